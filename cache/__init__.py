@@ -1,0 +1,1 @@
+"""Records shipped with the package: one folder a device."""

@@ -1,0 +1,1 @@
+"""Kernel sources, read as data; see the header comment of each file."""

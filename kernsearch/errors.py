@@ -1,0 +1,64 @@
+"""What can go wrong, and who is told.
+
+`Rejected` is news for the search: one candidate is no good. `KernsearchError` is for the caller: one line that says
+what was given and what is wanted. Anything else is a bug and flies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+GATES = ("space", "compile", "execution", "correctness")
+
+
+class KernsearchError(Exception):
+    """The caller can act on this. `exit_code` is what the command line exits with."""
+
+    exit_code = 2
+
+
+class ProblemError(KernsearchError):
+    """The problem cannot be understood: op, shape, dtype, layout, epilogue or an array that does not fit it."""
+
+
+class DeviceError(KernsearchError):
+    """The device is unknown, absent, or too small for the problem."""
+
+
+class CompilerError(KernsearchError):
+    """No usable compiler was found."""
+
+
+class CacheError(KernsearchError):
+    """The record store cannot be used."""
+
+
+class StorageError(KernsearchError):
+    """The study storage cannot be used."""
+
+
+class SpaceError(KernsearchError):
+    """A space, variant, parameter or filter is wrong, or leaves nothing to search."""
+
+
+class PeerError(KernsearchError):
+    """A library to compare with is unknown or not installed."""
+
+
+class NothingSurvived(KernsearchError):
+    """No candidate passed all gates; `reasons` counts why, by 'gate: reason'."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, reasons: Mapping[str, int]):
+        super().__init__(message)
+        self.reasons = dict(reasons)
+
+
+class Rejected(Exception):
+    """A gate refuses a candidate. `gate` is one of GATES, `reason` is what a person reads."""
+
+    def __init__(self, reason: str, gate: str | None = None):
+        super().__init__(reason)
+        self.reason = reason
+        self.gate = gate

@@ -1,0 +1,1 @@
+"""One folder an op: its root program, templates, constraints and public functions."""
