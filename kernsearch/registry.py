@@ -1,0 +1,81 @@
+"""Where ops and templates are found: the folders under `spaces/`, entry points, and files named by the user."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from .errors import ProblemError, SpaceError
+from .space import Op
+
+if TYPE_CHECKING:
+    from .template import Template
+
+_extra: list[ModuleType] = []
+
+
+@cache
+def _own() -> tuple[str, ...]:
+    from kernsearch import spaces
+
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(spaces.__path__)))
+
+
+@cache
+def _foreign() -> tuple[ModuleType, ...]:
+    points = sorted(entry_points(group="kernsearch.spaces"), key=lambda point: point.name)
+    return tuple(p.load() for p in points if not p.value.startswith("kernsearch.spaces."))
+
+
+def _modules() -> list[ModuleType]:
+    return [importlib.import_module(f"kernsearch.spaces.{name}") for name in _own()] + list(_foreign()) + _extra
+
+
+def use_file(path: str | Path) -> ModuleType:
+    """Load a space from a Python file: it may define OP and templates(). Raises SpaceError when it cannot be loaded."""
+    path = Path(path)
+    spec = importlib.util.spec_from_file_location(f"kernsearch_space_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SpaceError(f"space file {str(path)!r}: want a readable Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, OSError, NameError, AttributeError, TypeError, ValueError) as error:
+        raise SpaceError(f"space file {str(path)!r}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, "OP") and not hasattr(module, "templates"):
+        raise SpaceError(f"space file {str(path)!r}: want OP, templates() or both")
+    _extra.append(module)
+    return module
+
+
+def ops() -> dict[str, Op]:
+    """All ops by name."""
+    found = [module.OP for module in _modules() if getattr(module, "OP", None) is not None]
+    return {op.name: op for op in sorted(found, key=lambda op: op.name)}
+
+
+def op(name: str) -> Op:
+    """The op of that name. Built-in ops are found without loading anything else."""
+    if name in _own():
+        own = getattr(importlib.import_module(f"kernsearch.spaces.{name}"), "OP", None)
+        if own is not None:
+            return own
+    known = ops()
+    if name not in known:
+        raise ProblemError(f"op {name!r}: want one of {', '.join(known)}")
+    return known[name]
+
+
+def templates(backend: str) -> tuple[Template, ...]:
+    """All templates of a backend, sorted by name. Loads the template modules, so it is for tuning, not the runtime."""
+    found = [t for module in _modules() for t in getattr(module, "templates", tuple)() if t.backend == backend]
+    names = [t.name for t in found]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise SpaceError(f"template {twice[0]!r} on {backend} is declared twice")
+    return tuple(sorted(found, key=lambda t: t.name))

@@ -1,0 +1,106 @@
+"""What a folder under `spaces/` declares: parameters, constraints with their reasons, and ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .device import Device
+from .errors import ProblemError
+from .problem import Option, Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .program import Program
+
+Config = Mapping[str, int]  # parameter letter to value
+Sizes = Mapping[str, int]  # size letter to value, plus THREADS and ITEMSIZE
+
+
+@dataclass(frozen=True)
+class Param:
+    """A tunable number: its letter, its domain in ascending order, and what it is."""
+
+    name: str
+    values: tuple[int, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`holds(config, device, sizes)` must be true; `reason` is what a person reads when it is not."""
+
+    reason: str
+    holds: Callable[[Config, Device, Sizes], bool]
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """An option of an op. `parse` returns the canonical value or raises ProblemError."""
+
+    name: str
+    default: Option
+    parse: Callable[[Any], Option]
+    what: str
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """One way to fill the inputs for the gates.
+
+    `make(problem, rng)` returns the operands by name (in the dtype and logical axis order of the problem) and the
+    scalars. `exact`: every intermediate is a small integer, so the output must equal the reference.
+    """
+
+    name: str
+    make: Callable[[Problem, np.random.Generator], tuple[dict[str, np.ndarray], dict[str, float]]]
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op: how a problem is spelled, its textbook program, and what correct means for it.
+
+    letters   size letters in shape order: ("M", "N", "K")
+    root      problem -> textbook Program; imports networkx, so it is called only while deriving
+    bound     (problem, inputs, scalars, reference) -> elementwise allowed absolute error, by output name; float64
+    inputs    the input sets of the gates, the random normal one first
+    edges     (problem, config) -> awkward small shapes that a general template must get right
+    """
+
+    name: str
+    letters: tuple[str, ...]
+    dtypes: Mapping[str, tuple[str, ...]]  # by backend, the default first
+    options: tuple[OptionSpec, ...]
+    root: Callable[[Problem], Program]
+    flops: Callable[[Problem], float]
+    bound: Callable[..., dict[str, np.ndarray]]
+    inputs: tuple[InputSet, ...]
+    edges: Callable[[Problem, Config], tuple[tuple[int, ...], ...]]
+    what: str = ""
+    public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
+
+    def problem(
+        self, shape: tuple[int, ...], dtype: str | None = None, *, backend: str = "cpu", **options: Any
+    ) -> Problem:
+        """A checked problem. Raises ProblemError in one line for anything that does not fit."""
+        like = "x".join(self.letters)
+        if len(shape) != len(self.letters):
+            raise ProblemError(f"{self.name} shape {'x'.join(map(str, shape))}: want {len(self.letters)} sizes, {like}")
+        if any(int(n) < 1 for n in shape):
+            raise ProblemError(f"{self.name} shape {'x'.join(map(str, shape))}: want sizes of at least 1, {like}")
+        allowed = self.dtypes.get(backend, ())
+        dtype = dtype or (allowed[0] if allowed else "float32")
+        if dtype not in allowed:
+            raise ProblemError(f"dtype {dtype!r}: {self.name} on {backend} takes {', '.join(allowed) or 'none'}")
+        specs = {spec.name: spec for spec in self.options}
+        for name in options:
+            if name not in specs:
+                raise ProblemError(f"option {name!r}: {self.name} takes {', '.join(specs) or 'none'}")
+        chosen = {name: spec.parse(options.get(name, spec.default)) for name, spec in specs.items()}
+        return Problem(self.name, shape, dtype, tuple(chosen.items()))
+
+    def sizes(self, problem: Problem) -> dict[str, int]:
+        return dict(zip(self.letters, problem.shape, strict=True))
