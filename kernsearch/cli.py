@@ -1,0 +1,254 @@
+"""The command line. Heavy modules are imported inside the commands, so that `--help` stays quick.
+
+Exit codes: 0 done, 1 no candidate survived, 2 a request that cannot be met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import KernsearchError, NothingSurvived
+
+
+class _Problem(dict[str, Any]):
+    """The options that name a problem, as keyword arguments of `tune`, `load` and the rest."""
+
+
+def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
+    for decorate in (
+        click.option("--epilogue", default="none", show_default=True, metavar="LIST",
+                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual."),
+        click.option("--layout", default="nn", show_default=True, help="n as is, t stored transposed; A first."),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+        click.option("--dtype", default=None, help="Default: float32 on the CPU."),
+        click.option("--shape", required=True, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),
+        click.argument("op"),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--space", "space_file", default=None, metavar="FILE.py", help="Add ops or templates.")(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="kernsearch", prog_name="kernsearch")
+def cli() -> None:
+    """Find the fastest kernel for your shape on your device, prove it right, and keep it."""
+
+
+@cli.command()
+@problem_options
+@space_option
+@json_option
+@click.option("--trials", default=200, show_default=True, metavar="N", help="Distinct candidates, earlier runs counted.")
+@click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="Stop searching after this long.")
+@click.option("--searcher", default="tpe", show_default=True, metavar="NAME", help="tpe, random, local or exhaustive.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random generators.")
+@click.option("--jobs", default=None, type=int, metavar="N", help="Compilers at once.  [default: usable cores]")
+@click.option("--fix", "fixes", multiple=True, metavar="LETTER=VALUE", help="Hold a parameter. May be repeated.")
+@click.option("--variant", default=None, metavar="NAME", help="Search this variant only.")
+@click.option("--max-workspace", default=None, type=int, metavar="BYTES", help="Refuse variants that need more.")
+@click.option("--deterministic", is_flag=True, help="Refuse variants whose result may differ from run to run.")
+@click.option("--no-warm-start", is_flag=True, help="Do not seed the search from the model and earlier records.")
+@click.option("--storage", default=None, metavar="URL", help="Any Optuna storage.  [default: SQLite in the data folder]")
+@click.option("--compile-timeout", default=20.0, show_default=True, metavar="SECONDS", help="For each compile.")
+@click.option("--run-timeout", default=10.0, show_default=True, metavar="SECONDS", help="For each run of a candidate.")
+def tune(op: str, shape: str, as_json: bool, space_file: str | None, fixes: tuple[str, ...], no_warm_start: bool,
+         **options: Any) -> None:  # fmt: skip
+    """Search for the fastest correct kernel of a problem and record it.
+
+    \b
+    kernsearch tune gemm --shape 2304x1544x4096
+    kernsearch tune gemm --shape 64x4096x4096 --epilogue bias,gelu --trials 50
+    """
+    from .problem import parse_shape
+    from .report.progress import Progress
+    from .report.result import print_result
+    from .tune import parse_fix, run
+
+    _use_space(space_file)
+    with Progress(quiet=as_json) as progress:
+        result = run(op, shape=parse_shape(shape), fix=parse_fix(fixes), warm_start=not no_warm_start,
+                     listener=progress.on, **options)  # fmt: skip
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        print_result(result)
+    if result.interrupted:
+        raise SystemExit(130)
+
+
+@cli.command()
+@problem_options
+@json_option
+@click.option("--against", default="numpy", show_default=True, metavar="LIST", help="Libraries, like numpy,torch.")
+@click.option("--rounds", default=None, type=int, metavar="N", help="Interleaved rounds.")
+@click.option("--warm", is_flag=True, help="Leave the caches warm between samples.")
+def bench(op: str, shape: str, as_json: bool, against: str, **options: Any) -> None:
+    """Time the recorded kernel against other libraries, each in its own process.
+
+    \b
+    kernsearch bench gemm --shape 2304x1544x4096 --against numpy,torch
+    """
+    from .peers import bench as run_bench
+    from .problem import parse_shape
+    from .report.tables import print_bench
+
+    results = run_bench(op, shape=parse_shape(shape), against=tuple(filter(None, against.split(","))), **options)
+    _print_json(results) if as_json else print_bench(results)
+
+
+@cli.command()
+@problem_options
+@space_option
+@json_option
+def explain(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
+    """Show how the kernels of a problem are derived, what was predicted and what was measured."""
+    from .problem import parse_shape
+    from .report.explain import explanation, print_explanation
+
+    _use_space(space_file)
+    told = explanation(op, shape=parse_shape(shape), **options)
+    _print_json(told) if as_json else print_explanation(told)
+
+
+@cli.command()
+@problem_options
+@space_option
+@click.option("--format", "form", default="json", show_default=True, metavar="FORM", help="json, graphml or dot.")
+def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any) -> None:
+    """Write the derivation graph to standard output."""
+    from .problem import parse_shape
+    from .report.graph import derivation_graph
+
+    _use_space(space_file)
+    click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **options))
+
+
+@cli.command()
+@click.argument("record")
+@click.option("--source", is_flag=True, help="Print the kernels' sources, generated headers included.")
+@click.option("--log", is_flag=True, help="Print what the gates and the compiler found.")
+@json_option
+def show(record: str, source: bool, log: bool, as_json: bool) -> None:
+    """Show a record: a path, or a name that `cache list` prints."""
+    from .report.record import print_record, read_record
+
+    found = read_record(record)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        print_record(found, source=source, log=log)
+
+
+@cli.group()
+def cache() -> None:
+    """List, check and explain the records."""
+
+
+@cache.command("list")
+@json_option
+def cache_list(as_json: bool) -> None:
+    """List the records, yours first."""
+    from .records import list_records
+    from .report.tables import print_records
+
+    rows = list_records()
+    _print_json(rows) if as_json else print_records(rows)
+
+
+@cache.command("why")
+@problem_options
+@click.option("--policy", default="compatible", show_default=True, help="strict, compatible or any.")
+@json_option
+def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
+    """Say which record would be used for a problem, and why not the others."""
+    from .problem import parse_shape
+    from .runtime import why
+
+    told = why(op, shape=parse_shape(shape), **options)
+    if as_json:
+        _print_json(told)
+        return
+    click.echo(told["hit"])
+    for reason in told["reasons"]:
+        click.echo(f"  {reason}")
+
+
+@cache.command("verify")
+@json_option
+def cache_verify(as_json: bool) -> None:
+    """Run the gates again on records whose compiler or package version changed."""
+    from .records import verify_records
+    from .report.tables import print_verified
+
+    rows = verify_records()
+    _print_json(rows) if as_json else print_verified(rows)
+    if any(row["status"] == "rejected" for row in rows):
+        raise SystemExit(1)
+
+
+@cli.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show the device, compilers, folders and libraries that would be used."""
+    from .report.doctor import examine, print_findings
+
+    findings = examine()
+    _print_json(findings) if as_json else print_findings(findings)
+    if not findings["ok"]:
+        raise SystemExit(2)
+
+
+def _use_space(path: str | None) -> None:
+    if path is not None:
+        from .registry import use_file
+
+        use_file(Path(path))
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: every foreseen error is one line on standard error."""
+    try:
+        cli.main(args=arguments, prog_name="kernsearch", standalone_mode=False)
+    except KernsearchError as error:
+        _complain(str(error))
+        if isinstance(error, NothingSurvived):
+            for reason, count in sorted(error.reasons.items(), key=lambda item: (-item[1], item[0])):
+                click.echo(f"  {count:5d}  {reason}", err=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except click.ClickException as error:
+        _complain(error.format_message())
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted before anything was measured; nothing was changed")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away: nothing to tell, and nobody to tell it
+        sys.exit(0)
+
+
+def _complain(message: str) -> None:
+    click.echo("kernsearch: " + " ".join(message.split()), err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Progress of a tuning run: one live line on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+from .units import duration
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from ..tune import Event
+
+_PLAIN_EVERY_S = 5.0
+
+
+class Progress:
+    """Listens to a tuning run. `quiet` sends nothing to standard output, and everything to standard error."""
+
+    def __init__(self, *, quiet: bool):
+        self._err = quiet
+        stream = sys.stderr if quiet else sys.stdout
+        self._terminal = stream.isatty()
+        self._live: Live | None = None
+        self._last = 0.0
+
+    def __enter__(self) -> Self:
+        if self._terminal:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=self._err), refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def on(self, event: Event) -> None:
+        """Show an event: `note` is said once and stays, `step` is the moving line."""
+        if event.kind == "note":
+            self._say(event.text)
+            return
+        line = _line(event)
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
+        elif time.monotonic() - self._last >= _PLAIN_EVERY_S:
+            self._last = time.monotonic()
+            self._say(line)
+
+    def _say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            click.echo(text, err=self._err)
+
+
+def _line(event: Event) -> str:
+    parts = [f"{event.done}/{event.total}", event.text]
+    if event.best_s is not None:
+        parts.append(f"best {duration(event.best_s)} ({event.best_gflops:.1f} GFLOP/s) {event.best_name}")
+    if event.rejected:
+        parts.append(f"{event.rejected} refused")
+    parts.append(f"{event.elapsed_s:.0f} s, about {event.eta_s:.0f} s left")
+    return "  ".join(parts)
