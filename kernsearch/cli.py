@@ -16,10 +16,6 @@ import click
 from .errors import KernsearchError, NothingSurvived
 
 
-class _Problem(dict[str, Any]):
-    """The options that name a problem, as keyword arguments of `tune`, `load` and the rest."""
-
-
 def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
     for decorate in (
