@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Request:
     """How to search. The command line's `tune --help` says what each means."""
 
     trials: int = 200
@@ -128,7 +128,7 @@ def tune(op: str, *, shape: Sequence[int], dtype: str | None = None, device: str
     shape       sizes in the op's order; gemm: (M, N, K)
     dtype       default: the backend's first (float32 on the CPU)
     how         trials=200, timeout=120.0 (seconds), seed=0, searcher="tpe", jobs, fix, variant, max_workspace (bytes),
-                deterministic, warm_start, storage, compile_timeout, run_timeout (seconds); see `Settings`. Further
+                deterministic, warm_start, storage, compile_timeout, run_timeout (seconds); see `Request`. Further
                 names are options of the op.
 
     Raises ProblemError, DeviceError, CompilerError, SpaceError, StorageError or CacheError for a request that cannot
@@ -144,12 +144,12 @@ def run(op: str, *, shape: Sequence[int], dtype: str | None = None, device: str 
     from . import backends, registry
     from .session import Session
 
-    names = {f for f in Settings.__dataclass_fields__}
-    settings = Settings(**{name: value for name, value in how.items() if name in names})
-    settings.check()
+    names = {f for f in Request.__dataclass_fields__}
+    request = Request(**{name: value for name, value in how.items() if name in names})
+    request.check()
     backend, where = backends.resolve(device)
     found = registry.op(op)
     options = {name: value for name, value in how.items() if name not in names}
     problem: Problem = found.problem(tuple(shape), dtype, backend=where.backend, **options)
-    with Session(found, problem, backend, where, settings, listener or (lambda event: None), started) as session:
+    with Session(found, problem, backend, where, request, listener or (lambda event: None), started) as session:
         return session.run()
