@@ -42,6 +42,16 @@ def get() -> Settings:
     return _parsed(*(os.environ.get(name) or None for name in NAMES))
 
 
+def data_dir() -> Path:
+    """`get().data_dir()`."""
+    return get().data_dir()
+
+
+def cache_dir() -> Path:
+    """`get().cache_dir()`."""
+    return get().cache_dir()
+
+
 @cache
 def _parsed(cc: str | None, folder: str | None, threads: str | None) -> Settings:
     if threads is not None and not (threads.isascii() and threads.isdigit() and 0 < int(threads) <= 4096):
