@@ -34,7 +34,7 @@ def examine() -> dict[str, Any]:
     except CompilerError as error:
         findings["compiler"] = {"problem": str(error)}
         findings["ok"] = False
-    for name, folder in (("data", settings.data_dir), ("objects", settings.cache_dir)):
+    for name, folder in (("data", settings.get().data_dir), ("objects", settings.get().cache_dir)):
         try:
             findings.setdefault("folders", {})[name] = str(folder())
         except KernsearchError as error:

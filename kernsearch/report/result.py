@@ -1,0 +1,51 @@
+"""What `kernsearch tune` says when it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .units import duration, interval
+
+if TYPE_CHECKING:
+    from ..tune import Result
+
+
+def print_result(result: Result) -> None:
+    record = result.record
+    measured, default = record.measurement, record.default_measurement
+    assert measured is not None and default is not None  # a tuned record holds both
+    config = " ".join(f"{letter}={value}" for letter, value in record.config.items())
+    low, high = measured.ci_s
+    speed = record.evidence.get("gflops")
+    click.echo(f"variant   {record.variant}")
+    click.echo(f"config    {config or 'no parameters'}")
+    click.echo(f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
+               + (f", {speed:.1f} GFLOP/s" if speed else ""))  # fmt: skip
+    if result.default_kept:
+        click.echo("default   kept: nothing beat the default candidate with confidence")
+    else:
+        ratio = default.median_s / measured.median_s
+        against = record.evidence.get("against_default")
+        within = f" {interval(*against)}" if against else ""
+        click.echo(f"default   {duration(default.median_s)}; the winner is {ratio:.3f} times as fast{within}")
+    if record.tie:
+        click.echo("tie       other candidates were as fast; the one with fewer resources was taken")
+    if measured.busy:
+        click.echo("busy      the machine was busy while measuring; times are less sure than they look")
+    click.echo(f"trials    {trials(result)}")
+    for reason, count in sorted(result.refusals.items(), key=lambda item: (-item[1], item[0]))[:8]:
+        click.echo(f"          {count:4d}  {reason}")
+    if result.interrupted:
+        click.echo("stopped   by you; what was found is kept")
+    click.echo(f"record    {result.path}")
+
+
+def trials(result: Result) -> str:
+    counts = result.counts
+    refused = sum(counts["rejected"].values())
+    said = f"{counts['asked']} asked, {counts['measured']} measured, {counts['duplicates']} duplicates, {refused} refused"
+    if result.resumed:
+        said += f"; {result.resumed} from earlier runs"
+    return f"{said}; {result.elapsed_s:.0f} s"

@@ -1,0 +1,49 @@
+"""Tables for people: records, benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .units import duration, interval
+
+
+def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print columns as wide as their widest cell; plain text, so that a pipe gets the same as a terminal."""
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    for row in [headers, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_records(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        click.echo("no records yet; `kernsearch tune` makes them")
+        return
+    cells = [
+        (row["place"], row["problem"], row["variant"], duration(row["median_s"]) if row["median_s"] else "not measured",
+         row["device"], row["status"], row["name"])
+        for row in rows
+    ]  # fmt: skip
+    table(("where", "problem", "variant", "time", "device", "status", "name"), cells)
+
+
+def print_verified(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        click.echo("nothing to verify: every record is exact or about another device")
+        return
+    table(("record", "status", "why"), [(row["name"], row["status"], row["reason"]) for row in rows])
+
+
+def print_bench(results: dict[str, Any]) -> None:
+    for row in results["results"]:
+        ours = row["ours"]
+        click.echo(f"{row['problem']}")
+        cells = [("kernsearch", duration(ours["median_s"]), "", f"{ours['hit']} record")]
+        cells += [
+            (name, duration(peer["median_s"]), f"{peer['ratio']:.3f}", f"{interval(*peer['ratio_ci'])} of our time")
+            for name, peer in sorted(row["peers"].items())
+        ]
+        table(("library", "median", "ratio", ""), cells)
+    for name, ratio in sorted(results["geomean"].items()):
+        click.echo(f"geometric mean: {name} takes {ratio:.3f} times our time")
