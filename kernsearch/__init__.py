@@ -13,39 +13,77 @@ Every name is loaded when first used: this import is light.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import (
+        CacheError,
+        CompilerError,
+        DeviceError,
+        DtypeError,
+        KernsearchError,
+        NothingSurvived,
+        ProblemError,
+        Rejected,
+        ShapeError,
+    )
+    from .problem import Problem
+    from .records import Record
+    from .runtime import get_threads, load, set_threads
+    from .spaces.gemm.public import matmul
+    from .tune import tune
 
 __version__ = "0.1.0"
 
-# Public name to the module that defines it. The functions of an op live with the op.
+# Public name to the module that defines it. The functions of an op live with the op: see `registry.public`.
 _HOMES = {
-    "CacheError": "kernsearch.errors",
-    "CompilerError": "kernsearch.errors",
-    "DeviceError": "kernsearch.errors",
-    "KernsearchError": "kernsearch.errors",
-    "NothingSurvived": "kernsearch.errors",
-    "ProblemError": "kernsearch.errors",
-    "Rejected": "kernsearch.errors",
-    "Problem": "kernsearch.problem",
-    "Record": "kernsearch.records",
-    "load": "kernsearch.runtime",
-    "get_threads": "kernsearch.runtime",
-    "set_threads": "kernsearch.runtime",
-    "tune": "kernsearch.tune",
+    "CacheError": "errors",
+    "CompilerError": "errors",
+    "DeviceError": "errors",
+    "DtypeError": "errors",
+    "KernsearchError": "errors",
+    "NothingSurvived": "errors",
+    "Problem": "problem",
+    "ProblemError": "errors",
+    "Record": "records",
+    "Rejected": "errors",
+    "ShapeError": "errors",
+    "get_threads": "runtime",
+    "load": "runtime",
+    "set_threads": "runtime",
+    "tune": "tune",
 }
 
 
-def _home(name: str) -> str | None:
-    """The module that defines a public name: a module of the engine, or the `public` of an op's folder."""
-    if name in _HOMES:
-        return _HOMES[name]
-    from .registry import public
+class _Package(ModuleType):
+    """`kernsearch.tune` is the function also after something has imported the module of that name."""
 
-    return public().get(name)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def _is_module(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(f"{__name__}.{name}") is not None
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or (home := _home(name)) is None:
+    if name in _HOMES:
+        home: str | None = f"{__name__}.{_HOMES[name]}"
+    elif name.startswith("_") or _is_module(name):
+        home = None
+    else:
+        from .registry import public
+
+        home = public().get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
@@ -55,4 +93,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from .registry import public
 
-    return sorted({*globals(), *_HOMES, *public()})
+    return sorted({*(name for name in globals() if not name.startswith("_")), "__version__", *_HOMES, *public()})

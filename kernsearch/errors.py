@@ -21,6 +21,14 @@ class ProblemError(KernsearchError):
     """The problem cannot be understood: op, shape, dtype, layout, epilogue or an array that does not fit it."""
 
 
+class ShapeError(ProblemError, ValueError):
+    """Arrays whose shapes do not fit each other or the problem; a ValueError too, as in NumPy."""
+
+
+class DtypeError(ProblemError, TypeError):
+    """Arrays of a dtype that the op does not take, or of mixed dtypes; a TypeError too, as in NumPy."""
+
+
 class DeviceError(KernsearchError):
     """The device is unknown, absent, or too small for the problem."""
 

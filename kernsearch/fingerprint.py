@@ -39,8 +39,9 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def here(plan: Plan, device: Device) -> Fingerprint:
-    """The fingerprint that a record of this plan gets when it is made here, now. Raises OSError for a missing source."""
-    from . import __version__, measure
+    """The fingerprint of a record of this plan made here, now. Raises OSError for a missing source."""
+    from . import __version__
+    from .samples import POLICY
 
     return Fingerprint(
         device=device.key,
@@ -49,7 +50,7 @@ def here(plan: Plan, device: Device) -> Fingerprint:
         sources={kernel.source: source_tokens(kernel.source) for kernel in plan.kernels},
         compiler=compiler_id(device),
         package=__version__,
-        policy=measure.POLICY,
+        policy=POLICY,
     )
 
 
@@ -93,9 +94,10 @@ def conflicts(theirs: Fingerprint, device: Device) -> list[str]:
 
 def differences(theirs: Fingerprint, device: Device) -> list[str]:
     """What has changed since a record was made without making it wrong; empty means that it is exact."""
-    from . import __version__, measure
+    from . import __version__
+    from .samples import POLICY
 
-    now = {"compiler": compiler_id(device), "driver": None, "policy": measure.POLICY, "package": __version__}
+    now = {"compiler": compiler_id(device), "driver": None, "policy": POLICY, "package": __version__}
     what = {"compiler": "compiler", "driver": "driver", "policy": "measurement policy", "package": "package version"}
     return [
         f"{what[field]} was {getattr(theirs, field) or 'unknown'}, is {value or 'unknown'}"

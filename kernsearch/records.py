@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import tempfile
@@ -30,13 +31,22 @@ LOCK_TIMEOUT_S = 30.0
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A measurement as records keep it: seconds a call, cold cache unless the policy says otherwise."""
+    """A `measure.Measurement` as records keep it, seconds a call."""
 
     median_s: float
     ci_s: tuple[float, float]
-    samples: int = 0
+    confidence: float = 0.0
+    samples: tuple[float, ...] = ()
+    cpu_s: float = 0.0
+    wait_s: float = 0.0
+    clean: float = 0.0
+    busy: bool = False
     policy: str = ""
-    details: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, measurement: Any) -> Measured:
+        """The fields of a Measurement that records keep."""
+        return msgspec.convert(msgspec.to_builtins(measurement), cls)
 
 
 class Record(msgspec.Struct, kw_only=True, frozen=True):
@@ -160,17 +170,17 @@ def write(record: Record, folder: Path) -> Path:
 
 
 def _target(record: Record, home: Path) -> Path:
-    name = stem(record.problem)
-    path = home / f"{name}.json"
-    if not path.exists():
-        return path
-    try:
-        known = read(path)
-    except ValueError:
-        known = None
-    if known and known.problem == record.problem and known.fingerprint.hash == record.fingerprint.hash:
-        return path
-    return home / f"{name}.{record.fingerprint.hash}.json"
+    """The first of `stem.json`, `stem.<hash>.json`, `stem.<hash>.2.json` ... that is free or may be replaced."""
+    name, hash_ = stem(record.problem), record.fingerprint.hash
+    for n in itertools.count():
+        path = home / (f"{name}.json" if n == 0 else f"{name}.{hash_}.json" if n == 1 else f"{name}.{hash_}.{n}.json")
+        if not path.exists():
+            return path
+        with contextlib.suppress(ValueError):
+            known = read(path)
+            if known.problem == record.problem and known.fingerprint.hash == hash_:
+                return path
+    raise AssertionError
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -22,8 +22,7 @@ _extra: list[ModuleType] = []
 
 @cache
 def _own() -> tuple[str, ...]:
-    from kernsearch import spaces
-
+    spaces = importlib.import_module("kernsearch.spaces")
     return tuple(sorted(m.name for m in pkgutil.iter_modules(spaces.__path__)))
 
 
@@ -72,9 +71,28 @@ def op(name: str) -> Op:
     return known[name]
 
 
+def public() -> dict[str, str]:
+    """Functions that ops offer to `import kernsearch`, by name, each with the module that defines it."""
+    return {
+        name: f"{module.__name__}.public"
+        for module in _modules()
+        for name in getattr(getattr(module, "OP", None), "public", ())
+    }
+
+
+def _declared(module: ModuleType) -> tuple[Template, ...]:
+    """What `templates()` gives; a folder has it in its `templates.py`, so that looking at ops stays light."""
+    if hasattr(module, "__path__"):
+        name = f"{module.__name__}.templates"
+        if importlib.util.find_spec(name) is None:
+            return ()
+        module = importlib.import_module(name)
+    return tuple(getattr(module, "templates", tuple)())
+
+
 def templates(backend: str) -> tuple[Template, ...]:
     """All templates of a backend, sorted by name. Loads the template modules, so it is for tuning, not the runtime."""
-    found = [t for module in _modules() for t in getattr(module, "templates", tuple)() if t.backend == backend]
+    found = [t for module in _modules() for t in _declared(module) if t.backend == backend]
     names = [t.name for t in found]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise SpaceError(f"template {twice[0]!r} on {backend} is declared twice")

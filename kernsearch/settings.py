@@ -29,11 +29,11 @@ class Settings:
     threads: int | None = None
 
     def data_dir(self) -> Path:
-        """Folder of `records/` and `studies.db`, made when missing. Raises CacheError when KERNSEARCH_CACHE is unusable."""
+        """Folder of `records/` and `studies.db`, made when missing. Raises CacheError if KERNSEARCH_CACHE is unusable."""
         return _home("data") if self.cache is None else _named(self.cache)
 
     def cache_dir(self) -> Path:
-        """Folder of `objects/`, made when missing. Raises CacheError when KERNSEARCH_CACHE is unusable."""
+        """Folder of `objects/`, made when missing. Raises CacheError if KERNSEARCH_CACHE is unusable."""
         return _home("cache") if self.cache is None else _named(self.cache)
 
 
@@ -67,7 +67,7 @@ def _named(path: Path) -> Path:
 
 
 def _home(kind: str) -> Path:
-    """The user's own folder of a kind, "data" or "cache"; a temporary one, with a warning, when it cannot be written."""
+    """The user's own folder of a kind, "data" or "cache"; a temporary one, with a warning, if it is not writable."""
     import platformdirs
 
     function = platformdirs.user_data_path if kind == "data" else platformdirs.user_cache_path
@@ -81,7 +81,7 @@ def _writable(path: Path) -> Path:
         return path
     instead = _temporary()
     warnings.warn(
-        f"{str(path)!r} cannot be written ({_why(error)}); using {str(instead)!r}. KERNSEARCH_CACHE names another folder",
+        f"{str(path)!r} cannot be written ({_why(error)}); using {str(instead)!r}; KERNSEARCH_CACHE names a better one",
         stacklevel=5,
     )
     return instead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ class Op:
     root: Callable[[Problem], Program]
     flops: Callable[[Problem], float]
     bound: Callable[..., dict[str, np.ndarray]]
-    inputs: tuple[InputSet, ...]
+    inputs: Sequence[InputSet]
     edges: Callable[[Problem, Config], tuple[tuple[int, ...], ...]]
     what: str = ""
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports

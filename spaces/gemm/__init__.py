@@ -1,0 +1,97 @@
+"""gemm: D = activation(alpha * op(A) @ op(B) + beta * C + bias), op transposing or not.
+
+Light: the textbook program and what the gates need are loaded when first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernsearch import errors, space
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kernsearch.problem import Problem
+    from kernsearch.program import Program
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+
+
+def parse_layout(value: Any) -> str:
+    """One letter for A, one for B: n as is, t stored transposed."""
+    if str(value).lower() not in LAYOUTS:
+        raise errors.ProblemError(f"layout {value!r}: want one of {', '.join(LAYOUTS)}")
+    return str(value).lower()
+
+
+def parse_epilogue(value: Any) -> str:
+    """'residual, GELU,bias' -> 'bias,gelu,residual': a comma list in one order, or 'none'."""
+    like = f"want none, or a comma list of bias, one of {'|'.join(ACTIVATIONS)}, residual"
+    words = [word.strip().lower() for word in ("none" if value is None else str(value)).split(",")]
+    if words == ["none"]:
+        return "none"
+    if unknown := [word for word in words if word not in ("bias", "residual", *ACTIVATIONS)]:
+        raise errors.ProblemError(f"epilogue {value!r}: {unknown[0]!r} is unknown; {like}")
+    if len(set(words)) != len(words) or sum(word in ACTIVATIONS for word in words) > 1:
+        raise errors.ProblemError(f"epilogue {value!r}: {like}")
+    return ",".join(word for word in ("bias", *ACTIVATIONS, "residual") if word in words)
+
+
+def _root(problem: Problem) -> Program:
+    from .root import root
+
+    return root(problem)
+
+
+def _flops(problem: Problem) -> float:
+    m, n, k = problem.shape
+    return 2.0 * m * n * k
+
+
+def _bound(problem: Problem, inputs: Any, scalars: Any, reference: Any) -> dict[str, np.ndarray]:
+    from .numerics import bound
+
+    return bound(problem, inputs, scalars, reference)
+
+
+def _edges(problem: Problem, config: space.Config) -> tuple[tuple[int, ...], ...]:
+    from .numerics import edges
+
+    return edges(problem, config)
+
+
+class _Inputs(Sequence[space.InputSet]):
+    """The input sets of the gates, loaded when first looked at."""
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._loaded[index]
+
+    @property
+    def _loaded(self) -> tuple[space.InputSet, ...]:
+        from .numerics import INPUTS
+
+        return INPUTS
+
+
+OP = space.Op(
+    name="gemm",
+    letters=("M", "N", "K"),
+    dtypes={"cpu": ("float32", "float64")},
+    options=(
+        space.OptionSpec("layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed"),
+        space.OptionSpec("epilogue", "none", parse_epilogue, "none, or a list of bias, an activation, residual"),
+    ),
+    root=_root,
+    flops=_flops,
+    bound=_bound,
+    inputs=_Inputs(),
+    edges=_edges,
+    what="D = activation(alpha * op(A) @ op(B) + beta * C + bias)",
+    public=("matmul",),
+)
