@@ -1,0 +1,178 @@
+"""From a kernel plan to a loadable object: keys, the object cache, and compiling one or many."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ... import sources
+from ...device import Device
+from ...errors import Rejected
+from ...plan import KernelPlan
+from ...settings import get as get_settings
+from .. import Compiled, Toolchain
+from . import evidence as evidence_of
+from . import guard, toolchain
+
+_SCHEMA = "1"  # counts changes to what an object's key covers
+
+
+def compile_kernel(
+    kernel: KernelPlan, device: Device, *, timeout_s: float = 20.0, batch: guard.Batch | None = None
+) -> Compiled:
+    """Compile one kernel, or find it in the object cache.
+
+    Raises Rejected (gate "compile") with the compiler's first complaint, CompilerError without a compiler, CacheError
+    when objects cannot be kept.
+    """
+    return build(
+        kernel.source,
+        kernel.entry,
+        device,
+        name=kernel.template,
+        header=kernel.header,
+        defines={f"KS_{letter}": value for letter, value in kernel.defines.items()},
+        flags=kernel.flags,
+        timeout_s=timeout_s,
+        batch=batch,
+    )
+
+
+def build(
+    source: str,
+    entry: str,
+    device: Device,
+    *,
+    name: str,
+    header: str = "",
+    defines: Mapping[str, int] | None = None,
+    flags: Sequence[str] = (),
+    timeout_s: float = 20.0,
+    batch: guard.Batch | None = None,
+) -> Compiled:
+    """Compile a source of the kernels folder (or an absolute path) into an object with the function `entry`."""
+    compiler = toolchain.find(device)
+    path = sources.path_of(source)
+    try:
+        tokens = sources.tokens(path)
+    except OSError as error:
+        raise Rejected(f"source {source!r} cannot be read ({error.strerror})", "compile") from error
+    defines = {**device_defines(device), **(defines or {})}
+    key = _key(compiler, tokens, header, defines, [*toolchain.base_flags(device), *flags])
+    kept = get_settings().cache_dir() / "objects" / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}-{key[:32]}.so"
+    if found := _cached(kept, entry):
+        return found
+    with guard.scratch() as folder:
+        (folder / sources.GENERATED).write_text(header)
+        commands = _commands(compiler, device, path, folder, defines, flags)
+        variables = toolchain.environment(compiler, folder)
+        report = guard.run(commands, folder, timeout_s=timeout_s, environment=variables, batch=batch)
+        if report.timed_out:
+            raise Rejected(f"the compiler took more than {timeout_s:g} s", "compile")
+        if report.returncode != 0:
+            raise Rejected(toolchain.first_error(report), "compile")
+        assembly = (folder / "kernel.s").read_text(errors="replace")
+        if not re.search(rf"^{re.escape(entry)}:", assembly, re.MULTILINE):
+            raise Rejected(f"the source defines no function {entry!r}", "compile")
+        data = (folder / "kernel.so").read_bytes()
+    evidence = {
+        **evidence_of.read(assembly),
+        "object_bytes": len(data),
+        "warnings": len(re.findall(r":\d+: warning: ", report.stderr)),
+        "compile_s": round(report.seconds, 4),
+    }
+    _keep(kept, data, evidence, report.seconds)
+    return Compiled(kept, entry, evidence, report.seconds)
+
+
+def compile_many(
+    kernels: Sequence[KernelPlan], device: Device, *, jobs: int, timeout_s: float = 20.0
+) -> Iterator[tuple[int, Compiled | Rejected]]:
+    """Compile many kernels, `jobs` at a time; yields (index, outcome) as they finish.
+
+    A refusal is yielded, not raised. Closing the iterator, or an exception in it, kills the compilers that still run.
+    Raises CompilerError or CacheError before the first outcome when nothing can be compiled at all.
+    """
+    from joblib import Parallel, delayed
+
+    toolchain.find(device)
+    batch = guard.Batch()
+
+    def one(index: int) -> tuple[int, Compiled | Rejected | None]:
+        if batch.cancelled:
+            return index, None
+        try:
+            return index, compile_kernel(kernels[index], device, timeout_s=timeout_s, batch=batch)
+        except Rejected as refusal:
+            return index, refusal
+        except guard.Cancelled:
+            return index, None
+
+    parallel = Parallel(n_jobs=max(1, jobs), prefer="threads", return_as="generator_unordered", batch_size=1)
+    outcomes = parallel(delayed(one)(index) for index in range(len(kernels)))
+    try:
+        for index, outcome in outcomes:
+            if outcome is not None:
+                yield index, outcome
+    finally:
+        batch.cancel()
+        outcomes.close()
+
+
+def device_defines(device: Device) -> dict[str, int]:
+    """Facts of the device as the sources see them."""
+    return {
+        "KS_VECTOR_BYTES": device.vector_bytes,
+        "KS_VECTOR_REGISTERS": device.vector_registers,
+        "KS_L1_BYTES": device.l1d_bytes,
+        "KS_L2_BYTES": device.l2_bytes,
+        "KS_LINE_BYTES": device.line_bytes,
+    }
+
+
+def _commands(
+    compiler: Toolchain, device: Device, source: Path, folder: Path, defines: Mapping[str, int], flags: Sequence[str]
+) -> list[list[str]]:
+    """To assembly first, where the evidence is read, then to an object: together they cost what one step costs."""
+    includes = [folder, *sources.include_folders()]
+    to_assembly = [
+        *compiler.command,
+        *toolchain.base_flags(device),
+        *flags,
+        *(f"-I{path}" for path in includes),
+        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
+        f"-ffile-prefix-map={sources.kernels_folder()}=kernels",
+        f"-ffile-prefix-map={folder}=.",
+        "-S",
+        str(source),
+        "-o",
+        "kernel.s",
+    ]
+    to_object = [*compiler.command, *toolchain.link_flags(device), "kernel.s", "-o", "kernel.so", "-lm"]
+    return [to_assembly, to_object]
+
+
+def _key(compiler: Toolchain, tokens: str, header: str, defines: Mapping[str, int], flags: Sequence[str]) -> str:
+    parts = [_SCHEMA, compiler.id, tokens, sources.normalized(header), sorted(defines.items()), list(flags)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _cached(path: Path, entry: str) -> Compiled | None:
+    """The object at a path, if it is whole: its digest must be the one written beside it."""
+    try:
+        kept = json.loads(path.with_suffix(".json").read_text())
+        if hashlib.sha256(path.read_bytes()).hexdigest() != kept["sha256"]:
+            return None
+        return Compiled(path, entry, kept["evidence"], float(kept["seconds"]), cached=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _keep(path: Path, data: bytes, evidence: Mapping[str, int | float | str], seconds: float) -> None:
+    """Object first, then what vouches for it; two processes that compile the same key overwrite each other whole."""
+    toolchain.write_atomically(path, data)
+    vouch = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": seconds, "evidence": dict(evidence)}
+    toolchain.write_atomically(path.with_suffix(".json"), json.dumps(vouch).encode())
