@@ -1,0 +1,6 @@
+"""The worker: candidates run in a process of their own, on shared memory."""
+
+from .arena import Arena, Layout, Slot
+from .host import Launch, Timing, Worker
+
+__all__ = ["Arena", "Launch", "Layout", "Slot", "Timing", "Worker"]
