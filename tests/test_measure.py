@@ -29,6 +29,7 @@ class Machine:
     drift: float = 0.0
     now: float = 0.0
     slowness: float = 0.0
+    trend: float = 0.0
 
     def clock(self) -> float:
         return self.now
@@ -51,7 +52,7 @@ class Simulated:
         for _ in range(repeat):
             m = self.machine
             m.slowness = 0.97 * m.slowness + m.rng.gauss(0, 1) * m.drift
-            error = m.slowness + m.rng.gauss(0, self.noise)
+            error = m.slowness + m.trend * m.now + m.rng.gauss(0, self.noise)
             if m.rng.random() < self.outliers:
                 error += abs(m.rng.gauss(0, 0.2))
             seconds.append(self.base * math.exp(error))
@@ -226,6 +227,16 @@ def test_two_percent_are_found_almost_always(noise):
     results = [contest([0.1, 0.098], seed, **noise) for seed in range(200)]
     assert sum(r.winner == "c1" for r in results) >= 0.95 * len(results)
     assert sum(r.ratios["c1"].ci[0] <= 0.98 <= r.ratios["c1"].ci[1] for r in results) >= 0.98 * len(results)
+
+
+def test_a_machine_that_slows_down_steadily_favours_nobody():
+    results = []
+    for seed in range(100):
+        m = Machine(random.Random(seed), trend=0.02)  # 2 % a second: each turn in a round is slower than the one before
+        timers = {name: Simulated(m, 0.1, noise=0.002) for name in ("default", "other")}
+        results.append(measure.playoff(timers, seed=seed, budget_s=30, clock=m.clock))
+    assert sum(r.winner == "other" or r.ratios["other"].slower for r in results) <= 1
+    assert sum(not r.trusted for r in results) <= 1
 
 
 def test_a_slower_finalist_never_wins_and_leaves_early():
