@@ -21,6 +21,7 @@ from .space import Constraint, Param, Sizes
 _DIVES = 8  # random descents of which one is drawn by its weight
 _FEW = 2048  # a feasible set up to this size is listed once and drawn from exactly
 _STEPS = 200_000  # values tried before a walk gives up
+_LONG = 10 * _STEPS  # the same where nothing else can be done
 
 
 class FeasibleSpace:
@@ -69,8 +70,8 @@ class FeasibleSpace:
         return next((c.reason for c in self.constraints if not self.holds(c, config)), None)
 
     def iterate(self) -> Iterator[dict[str, int]]:
-        """Every feasible config once, in a fixed order."""
-        walk = _Walk(self)
+        """Every feasible config once, in a fixed order; ends early when none is found for long."""
+        walk = _Walk(self, _LONG, refill=True)
         return (self._sorted(walk.config) for _ in walk.leaves(0, self.domains.__getitem__))
 
     def count(self, steps: int = _STEPS) -> int | None:
@@ -103,6 +104,7 @@ class FeasibleSpace:
         walk = _Walk(self, _STEPS)
         for _ in walk.leaves(0, lambda name: rng.sample(self.domains[name], len(self.domains[name]))):
             return self._sorted(walk.config)
+        self._few = []
         return None
 
     def neighbours(self, config: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -171,7 +173,7 @@ class FeasibleSpace:
         return n
 
     def _dive(self, rng: random.Random) -> tuple[dict[str, int], float] | None:
-        walk = _Walk(self)
+        walk = _Walk(self, _STEPS)
         weight = 1.0
         if not walk.alive:
             return None
@@ -265,11 +267,13 @@ class _Reads(Mapping[str, int]):
 
 
 class _Walk:
-    """Depth first over the values of the letters; `steps` bounds the number of values tried."""
+    """Depth first over the values of the letters. `steps` bounds the number of values tried, with `refill` those
+    tried since the last feasible config."""
 
-    def __init__(self, space: FeasibleSpace, steps: int | None = None):
+    def __init__(self, space: FeasibleSpace, steps: int, refill: bool = False):
         self.space = space
         self.steps = steps
+        self.refill = steps if refill else 0
         self.partial = _Partial(space.order)
         self.config = self.partial.given
         self.waiting: dict[str, list[Constraint]] = {name: [] for name in space.order}
@@ -278,12 +282,11 @@ class _Walk:
 
     @property
     def tired(self) -> bool:
-        return self.steps is not None and self.steps <= 0
+        return self.steps <= 0
 
     def enter(self, name: str, value: int) -> list[str] | None:
         """Give a letter a value. None when a constraint breaks (the letter stays free), else what `leave` needs."""
-        if self.steps is not None:
-            self.steps -= 1
+        self.steps -= 1
         self.config[name] = value
         pushed: list[str] = []
         if self._decide(self.waiting[name], pushed):
@@ -300,6 +303,7 @@ class _Walk:
         """None once for each feasible config below; `config` holds it until the next one is asked for."""
         if depth == len(self.space.order):
             if self.alive:
+                self.steps = self.refill or self.steps
                 yield
             return
         name = self.space.order[depth]

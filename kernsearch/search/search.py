@@ -1,0 +1,416 @@
+"""The search for one problem on one device: ask, tell, count, resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from ..errors import GATES, SpaceError
+from ..feasible import FeasibleSpace
+from . import lease
+from .searchers import Candidate, Exhaustive, Local, Pool, Proposal, Random, Searcher, TpeSearcher, candidate
+from .study import VARIANT, State, Study, Tpe, Trial
+
+SEARCHERS = ("tpe", "random", "local", "exhaustive")
+Keep = Callable[[str, Mapping[str, int]], str | None]
+
+_LIVES = 2  # times a candidate is tried again after its process died
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A candidate to measure. `number` is its trial's; `id` belongs to the storage."""
+
+    number: int
+    variant: str
+    config: dict[str, int]
+    origin: str
+    id: int
+
+    @property
+    def candidate(self) -> Candidate:
+        return candidate(self.variant, self.config)
+
+
+@dataclass
+class Counts:
+    """What this run has asked and been told: asked = measured + duplicates + all that was rejected."""
+
+    measured: int = 0
+    duplicates: int = 0
+    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(GATES, 0))
+
+    @property
+    def asked(self) -> int:
+        return self.measured + self.duplicates + sum(self.rejected.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "measured": self.measured,
+            "duplicates": self.duplicates,
+            "rejected": dict(self.rejected),
+        }
+
+
+@dataclass(frozen=True)
+class Past:
+    """A finished candidate of the study: measured (`seconds`) or refused past the space gate (`gate`, `reason`)."""
+
+    number: int
+    variant: str
+    config: dict[str, int]
+    status: Literal["measured", "rejected"]
+    seconds: float | None
+    gate: str
+    reason: str
+    origin: str
+    attrs: dict[str, Any]
+
+
+class Search:
+    """Ask/tell over a study that survives a kill, is resumed, and may be shared by processes and machines.
+
+    name       readable, of problem and device; the study's name is `name #hash`, with the hash of variants and domains
+               and of `identity` (what else makes old measurements worthless: sources, compiler)
+    variants   all variants by name with their feasible spaces, the best ranked first
+    storage    an Optuna URL, the path of an SQLite file, a path ending in .log for a journal; None keeps nothing
+    trials     how many distinct candidates may pass the space gate in the whole study, earlier runs counted
+    fix, variant, keep
+               narrow what is asked; `keep` returns the reason for which it does not want a candidate
+
+    Use it from one thread, and as a context manager or with `close`: what was asked and not told is then given up.
+    Raises StorageError, and SpaceError when a filter is wrong or leaves nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        variants: Mapping[str, FeasibleSpace],
+        *,
+        searcher: str = "tpe",
+        seed: int = 0,
+        storage: str | None = None,
+        trials: int = 200,
+        fix: Mapping[str, int] | None = None,
+        variant: str | None = None,
+        keep: Keep = lambda variant, config: None,
+        identity: Iterable[str] = (),
+        attrs: Mapping[str, Any] | None = None,
+        lease_s: float = lease.LEASE_S,
+    ):
+        if searcher not in SEARCHERS:
+            raise SpaceError(f"searcher {searcher!r}: want one of {', '.join(SEARCHERS)}")
+        if trials < 1:
+            raise SpaceError(f"trials {trials}: want at least 1")
+        self.variants = dict(variants)
+        self.trials = trials
+        self.counts = Counts()
+        self._keep = keep
+        self._opinions: dict[Candidate, str | None] = {}
+        self._fix = dict(fix or {})
+        self._lease_s = lease_s
+        self._narrow = _narrowed(self.variants, self._fix, variant)
+        domains = _domains(self.variants)
+        self._study = Study(storage, f"{name} #{_hash(self.variants, identity)}", tuple(self.variants), domains)
+        self.name = self._study.name
+        if attrs:
+            self._study.describe(attrs)
+
+        self._seen: set[int] = set()  # numbers of trials that will not change any more
+        self._past: dict[Candidate, Past] = {}
+        self._mine: dict[int, Ask] = {}
+        self._leased: dict[int, float] = {}  # when, on the monotonic clock
+        self._others: dict[int, Candidate] = {}
+        self._deaths: Counter[Candidate] = Counter()
+        self._queue: deque[tuple[Candidate, str]] = deque()
+        found = self._study.trials()
+        self.resumed = sum(t.state in ("measured", "refused") for t in found)
+        self._pool = Pool(self._narrow, self._unwanted, seed + len(found))
+        self._searcher = self._make(searcher, domains, variant, seed + len(found))
+        self._sync(found)
+        self._insist()
+
+    def ask(self) -> Ask | None:
+        """The next candidate to compile, gate and measure; None when `trials` is reached (what runs, here or in
+        another process, counted in) or no candidate is left."""
+        self._renew()
+        self._sync(self._study.trials(skip=self._seen))
+        while self.left > 0:
+            proposal = self._next()
+            if proposal is None:
+                return None
+            reason = self._refusal(proposal.candidate)
+            if reason is not None:
+                self._waste(proposal, "rejected", "space", reason)
+                self.counts.rejected["space"] += 1
+                continue
+            if proposal.candidate in self._pool.known:
+                self._duplicate(proposal, self._pool.known[proposal.candidate])
+                continue
+            ask = self._start(proposal)
+            if ask is not None:
+                return ask
+        return None
+
+    @property
+    def left(self) -> int:
+        """How many candidates may still be asked."""
+        return self.trials - len(self._past) - len(self._mine) - len(self._others)
+
+    def tell_measured(self, ask: Ask, seconds: float, attrs: Mapping[str, Any] | None = None) -> None:
+        """The candidate passed all gates; `seconds` is the median of its measurement."""
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{seconds} s: a measured time is positive and finite")
+        self._tell(ask, "measured", {"status": "measured", **(attrs or {})}, seconds)
+        self.counts.measured += 1
+
+    def tell_rejected(self, ask: Ask, gate: str, reason: str, attrs: Mapping[str, Any] | None = None) -> None:
+        """A gate past the space gate refused the candidate."""
+        if gate not in GATES:
+            raise ValueError(f"gate {gate!r}: want one of {', '.join(GATES)}")
+        self._tell(ask, "refused", {"status": "rejected", "gate": gate, "reason": reason, **(attrs or {})}, None)
+        self.counts.rejected[gate] += 1
+
+    def enqueue(self, variant: str, config: Mapping[str, int], origin: str) -> bool:
+        """Ask this candidate next, or the feasible one that resembles it most. False when the study knows it already
+        or the filters refuse it; that costs nothing and is no ask."""
+        if variant not in self._narrow:
+            return False
+        wanted: Candidate | None = candidate(variant, {**config, **self._fix})
+        if wanted and self._narrow[variant].contains(wanted.config) is not None:
+            wanted = self._pool.nearest(wanted)
+        if wanted is None or not self._pool.fresh(wanted) or any(wanted == queued for queued, _ in self._queue):
+            return False
+        self._queue.append((wanted, origin))
+        return True
+
+    def finished(self, *, narrowed: bool = True) -> list[Past]:
+        """The finished candidates of all runs by number; those that the filters of this run refuse only on demand."""
+        past = sorted(self._past.values(), key=lambda p: p.number)
+        return [p for p in past if not narrowed or self._refusal(candidate(p.variant, p.config)) is None]
+
+    def best(self) -> Past | None:
+        """The fastest measured candidate under the filters of this run."""
+        timed = [(p.seconds, p.number, p) for p in self.finished() if p.seconds is not None]
+        return min(timed)[2] if timed else None
+
+    def refresh(self) -> None:
+        """Read what other processes have told, and give up what dead ones have left."""
+        self._sync(self._study.trials(skip=self._seen))
+
+    def close(self) -> None:
+        """Give up what was asked and not told, so that no trial stays running."""
+        for ask in list(self._mine.values()):
+            self._give_up(ask.id, ask.candidate, ask.number, "not finished when its run ended")
+            del self._mine[ask.number]
+        self._study.close()
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- proposals
+
+    def _make(self, name: str, domains: Mapping[str, tuple[int, ...]], variant: str | None, seed: int) -> Searcher:
+        if name != "tpe":
+            return {"random": Random, "local": Local, "exhaustive": Exhaustive}[name](self._pool)
+        fix: dict[str, str | int] = dict(self._fix)
+        only = variant or (next(iter(self._narrow)) if len(self._narrow) == 1 else None)
+        if only is not None:
+            fix[VARIANT] = only
+        letters = {name: tuple(space.domains) for name, space in self.variants.items()}
+        return TpeSearcher(self._pool, Tpe(letters, domains, fix, seed))
+
+    def _next(self) -> Proposal | None:
+        while self._queue:
+            wanted, origin = self._queue.popleft()
+            if self._pool.fresh(wanted):
+                return Proposal(wanted, origin)
+        return self._searcher.propose()
+
+    def _refusal(self, wanted: Candidate) -> str | None:
+        space = self._narrow.get(wanted.variant)
+        if space is None:
+            return f"variant {wanted.variant} is left out of this run"
+        return space.contains(wanted.config) or self._unwanted(wanted)
+
+    def _unwanted(self, wanted: Candidate) -> str | None:
+        if wanted not in self._opinions:
+            self._opinions[wanted] = self._keep(wanted.variant, wanted.config)
+        return self._opinions[wanted]
+
+    def _insist(self) -> None:
+        """SpaceError unless something is left to ask or to look back on."""
+        if self._past or self._others or self._pool.any():
+            return
+        for name, space in self._narrow.items():
+            reason = space.why_empty() or next((self._unwanted(candidate(name, c)) for c in space.iterate()), None)
+            raise SpaceError(f"{self.name.rpartition(' #')[0]}: no candidate is left to search; {name}: {reason}")
+
+    # -- trials
+
+    def _start(self, proposal: Proposal) -> Ask | None:
+        wanted = proposal.candidate
+        attrs = {"status": "running", "origin": proposal.origin, "lease": str(lease.grant(self._lease_s))}
+        id, number = self._study.add(wanted.variant, wanted.config, "running", attrs)
+        ask = Ask(number, wanted.variant, wanted.config, proposal.origin, id)
+        self._mine[number] = ask
+        self._leased[number] = time.monotonic()
+        self._pool.known[wanted] = number
+        self._searcher.begun(wanted, proposal.number)
+        for trial in self._study.trials(skip=self._seen):  # another process may have started it in the same moment
+            same = candidate(trial.variant, trial.config) == wanted and trial.number < number
+            if same and _counts(trial) and trial.state != "failed":
+                self._study.finish(id, "refused", {"status": "duplicate", "reason": f"duplicate of {trial.number}"})
+                self.counts.duplicates += 1
+                del self._mine[number]
+                del self._pool.known[wanted]
+                self._seen.add(number)
+                self._searcher.dropped(wanted)
+                self._sync([trial])
+                return None
+        return ask
+
+    def _waste(self, proposal: Proposal, status: str, gate: str, reason: str) -> None:
+        variant, config = proposal.candidate.variant, proposal.candidate.config
+        attrs = {"status": status, "gate": gate, "reason": reason, "origin": proposal.origin}
+        _, number = self._study.add(variant, config, "refused", {k: v for k, v in attrs.items() if v})
+        self._seen.add(number)
+        self._searcher.wasted(proposal)
+
+    def _duplicate(self, proposal: Proposal, of: int) -> None:
+        self._waste(proposal, "duplicate", "", f"duplicate of trial {of}")
+        self.counts.duplicates += 1
+
+    def _tell(self, ask: Ask, state: State, attrs: dict[str, Any], seconds: float | None) -> None:
+        if ask.number not in self._mine:
+            raise ValueError(f"trial {ask.number} was not asked here or is told already")
+        number = ask.number
+        if not self._study.finish(ask.id, state, attrs, seconds):  # its lease ran out and somebody told it FAIL
+            attrs = {"origin": ask.origin, **attrs}
+            _, number = self._study.add(ask.variant, ask.config, state, attrs, seconds)
+        del self._mine[ask.number]
+        self._seen.update((ask.number, number))
+        self._keep_past(number, ask.variant, ask.config, seconds, {"origin": ask.origin, **attrs})
+
+    def _keep_past(
+        self, number: int, variant: str, config: dict[str, int], seconds: float | None, attrs: dict[str, Any]
+    ) -> None:
+        done = candidate(variant, config)
+        gate, reason, origin = (str(attrs.get(key, "")) for key in ("gate", "reason", "origin"))
+        status: Literal["measured", "rejected"] = "rejected" if seconds is None else "measured"
+        self._past.setdefault(done, Past(number, variant, config, status, seconds, gate, reason, origin, attrs))
+        self._pool.known.setdefault(done, number)
+        self._searcher.told(done, seconds)
+
+    def _sync(self, trials: Iterable[Trial]) -> None:
+        """Learn what others have told; fail what dead processes have left running."""
+        for trial in trials:
+            if trial.number in self._mine or trial.number in self._seen:
+                continue
+            done = candidate(trial.variant, trial.config)
+            if trial.state == "running":
+                if not self._alive(trial):
+                    self._bury(trial, done)
+                elif trial.number not in self._others:
+                    self._others[trial.number] = done
+                    if self._pool.known.setdefault(done, trial.number) == trial.number:
+                        self._searcher.begun(done, None)
+                continue
+            self._seen.add(trial.number)
+            was_running = self._others.pop(trial.number, None) is not None
+            if trial.state == "failed":
+                self._deaths[done] += 1
+            if _counts(trial) and trial.state != "failed":
+                if done not in self._past:
+                    self._keep_past(trial.number, trial.variant, trial.config, trial.seconds, trial.attrs)
+            elif was_running and self._pool.known.get(done) == trial.number:
+                del self._pool.known[done]
+                self._searcher.dropped(done)
+
+    def _bury(self, trial: Trial, done: Candidate) -> None:
+        if self._others.pop(trial.number, None) is not None and self._pool.known.get(done) == trial.number:
+            del self._pool.known[done]
+            self._searcher.dropped(done)
+        self._deaths[done] += 1
+        self._seen.add(trial.number)
+        attrs = {"status": "stale", "reason": "its process died"}
+        if self._study.finish(trial.id, "failed", attrs) and self._deaths[done] <= _LIVES:
+            origin = str(trial.attrs.get("origin", "resumed"))
+            if self._refusal(done) is None and done not in self._pool.known:
+                self._queue.append((done, origin))
+
+    def _give_up(self, id: int, done: Candidate, number: int, reason: str) -> None:
+        self._study.finish(id, "failed", {"status": "stale", "reason": reason})
+        self._seen.add(number)
+        self._pool.known.pop(done, None)
+        self._searcher.dropped(done)
+
+    def _alive(self, trial: Trial) -> bool:
+        held = lease.parse(trial.attrs.get("lease"))
+        if held is not None:
+            return held.alive
+        return trial.start is not None and datetime.now() - trial.start < timedelta(seconds=self._lease_s)
+
+    def _renew(self) -> None:
+        """Leases that are half over are made whole again."""
+        now = time.monotonic()
+        for number, ask in self._mine.items():
+            if now - self._leased[number] > self._lease_s / 2:
+                self._study.note(ask.id, "lease", str(lease.grant(self._lease_s)))
+                self._leased[number] = now
+
+
+def _counts(trial: Trial) -> bool:
+    """The trial's candidate is past the space gate."""
+    return trial.state != "refused" or trial.attrs.get("gate", "space") != "space"
+
+
+def _domains(variants: Mapping[str, FeasibleSpace]) -> dict[str, tuple[int, ...]]:
+    """The union of the domains of each letter, in ascending order."""
+    union: dict[str, set[int]] = {}
+    for space in variants.values():
+        for name, values in space.domains.items():
+            union.setdefault(name, set()).update(values)
+    return {name: tuple(sorted(values)) for name, values in union.items()}
+
+
+def _hash(variants: Mapping[str, FeasibleSpace], identity: Iterable[str]) -> str:
+    spaces = {name: {letter: list(v) for letter, v in space.domains.items()} for name, space in variants.items()}
+    text = json.dumps([spaces, sorted(identity)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _narrowed(
+    variants: Mapping[str, FeasibleSpace], fix: Mapping[str, int], variant: str | None
+) -> dict[str, FeasibleSpace]:
+    """The variants and values that --variant and --fix leave; a variant without a fixed letter is left out."""
+    if not variants:
+        raise SpaceError("no variant to search: no program of this problem matches the templates of this device")
+    if variant is not None and variant not in variants:
+        raise SpaceError(f"variant {variant!r}: want one of {', '.join(variants)}")
+    chosen = {variant: variants[variant]} if variant is not None else dict(variants)
+    domains = _domains(chosen)
+    for name, value in fix.items():
+        if name not in domains:
+            raise SpaceError(f"parameter {name!r}: want one of {', '.join(sorted(domains)) or 'none'}")
+        if value not in domains[name]:
+            raise SpaceError(f"{name}={value}: want one of {', '.join(map(str, domains[name]))}")
+    left = {
+        name: space.narrowed(fix)
+        for name, space in chosen.items()
+        if all(value in space.domains.get(letter, ()) for letter, value in fix.items())
+    }
+    if not left:
+        raise SpaceError(f"no variant allows {' with '.join(f'{k}={v}' for k, v in fix.items())}")
+    return left
