@@ -1,4 +1,6 @@
-"""The guard of a compiler: a small process that can always kill what it started. Run as a script, standard library only.
+"""The guard of a compiler: a small process that can always kill what it started.
+
+Run as a script; standard library only.
 
 Reads one line of JSON from standard input:
 
@@ -10,6 +12,7 @@ own session, until one fails. When standard input ends the parent is gone or has
 with SIGKILL: the compiler and all its children are killed, the scratch folder is removed.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -78,10 +81,8 @@ def _run(command: list, folder: str, deadline: float, wake: int):
 
 def _kill_group(process: subprocess.Popen) -> None:
     """Kill what is left of the session: the compiler, and children that it left behind."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
     process.wait()
 
 

@@ -8,16 +8,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import sources
 from ...device import Device
 from ...errors import Rejected
 from ...plan import KernelPlan
 from ...settings import get as get_settings
+from ...sources import GENERATED, include_folders, kernels_folder, normalized, path_of
+from ...sources import tokens as tokens_of
 from .. import Compiled, Toolchain
 from . import evidence as evidence_of
 from . import guard, toolchain
 
-_SCHEMA = "1"  # counts changes to what an object's key covers
+_SCHEMA = "2"  # counts changes to the cached files, their evidence included
 
 
 def compile_kernel(
@@ -55,9 +56,9 @@ def build(
 ) -> Compiled:
     """Compile a source of the kernels folder (or an absolute path) into an object with the function `entry`."""
     compiler = toolchain.find(device)
-    path = sources.path_of(source)
+    path = path_of(source)
     try:
-        tokens = sources.tokens(path)
+        tokens = tokens_of(path)
     except OSError as error:
         raise Rejected(f"source {source!r} cannot be read ({error.strerror})", "compile") from error
     defines = {**device_defines(device), **(defines or {})}
@@ -66,7 +67,7 @@ def build(
     if found := _cached(kept, entry):
         return found
     with guard.scratch() as folder:
-        (folder / sources.GENERATED).write_text(header)
+        (folder / GENERATED).write_text(header, encoding="utf-8")
         commands = _commands(compiler, device, path, folder, defines, flags)
         variables = toolchain.environment(compiler, folder)
         report = guard.run(commands, folder, timeout_s=timeout_s, environment=variables, batch=batch)
@@ -137,14 +138,14 @@ def _commands(
     compiler: Toolchain, device: Device, source: Path, folder: Path, defines: Mapping[str, int], flags: Sequence[str]
 ) -> list[list[str]]:
     """To assembly first, where the evidence is read, then to an object: together they cost what one step costs."""
-    includes = [folder, *sources.include_folders()]
+    includes = [folder, *include_folders()]
     to_assembly = [
         *compiler.command,
         *toolchain.base_flags(device),
         *flags,
         *(f"-I{path}" for path in includes),
         *(f"-D{name}={value}" for name, value in sorted(defines.items())),
-        f"-ffile-prefix-map={sources.kernels_folder()}=kernels",
+        f"-ffile-prefix-map={kernels_folder()}=kernels",
         f"-ffile-prefix-map={folder}=.",
         "-S",
         str(source),
@@ -156,7 +157,7 @@ def _commands(
 
 
 def _key(compiler: Toolchain, tokens: str, header: str, defines: Mapping[str, int], flags: Sequence[str]) -> str:
-    parts = [_SCHEMA, compiler.id, tokens, sources.normalized(header), sorted(defines.items()), list(flags)]
+    parts = [_SCHEMA, compiler.id, tokens, normalized(header), sorted(defines.items()), list(flags)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -34,6 +34,10 @@ class Pool:
     launch: int
     library: ctypes.CDLL
 
+    def rouse(self, threads: int) -> None:
+        """Have that many threads awake (a sleeping one takes 5 to 50 us to wake), the caller's included."""
+        self.library.ks_pool_rouse(self.handle, threads)
+
     def configure(self, threads: int, cores: int) -> None:
         """No call uses more than `threads` threads; the idle spin only while they are no more than `cores`."""
         self.library.ks_pool_configure(self.handle, threads, cores)
@@ -44,7 +48,7 @@ _threads: int | None = None
 
 
 def get_pool() -> Pool:
-    """The pool of this process. Raises CompilerError, or Rejected with the compiler's words, when it cannot be built."""
+    """The pool of this process. Raises CompilerError, or Rejected with the compiler's words, when it is not built."""
     global _pool
     if _pool is None:  # two threads here at once load the same library twice, which is once
         from .device import usable_cores
@@ -84,12 +88,21 @@ def compiled(timeout_s: float = 60.0) -> Compiled:
     return build(SOURCE, "ks_pool_run", this_device(), name="pool", timeout_s=timeout_s)
 
 
+def for_worker(threads: int) -> dict[str, str | int]:
+    """What the worker's child needs to make its own pool of at most `threads` threads."""
+    from .device import usable_cores
+
+    names = {"function": "ks_pool_run", "create": "ks_pool_get", "configure": "ks_pool_configure"}
+    return {"path": str(compiled().path), **names, "threads": threads, "cores": usable_cores()}
+
+
 def load(path: str | Path) -> Pool:
     """Load a compiled pool. Its limit is one thread until `configure` is called."""
     library = ctypes.CDLL(str(path))
     library.ks_pool_get.restype = ctypes.c_void_p
     library.ks_pool_configure.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-    library.ks_pool_configure.restype = None
+    library.ks_pool_rouse.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.ks_pool_configure.restype = library.ks_pool_rouse.restype = None
     function, launch = (ctypes.cast(f, ctypes.c_void_p).value for f in (library.ks_pool_run, library.ks_launch))
     assert function is not None and launch is not None
     return Pool(Path(path), library.ks_pool_get(), function, launch, library)

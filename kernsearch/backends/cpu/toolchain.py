@@ -143,7 +143,7 @@ def _tried(command: tuple[str, ...] | str, device: Device) -> Toolchain | str:
 
 def _remembered(command: tuple[str, ...], device: Device, folder: Path) -> Toolchain | str:
     """What an earlier process found out about the same compiler on the same CPU, else try it now."""
-    stats = [os.stat(path) for word in command if (path := shutil.which(word))]
+    stats = [os.stat(program) for program in map(shutil.which, command) if program]
     cpu = cpu_info()
     about = [_PROBE, command, [(s.st_mtime_ns, s.st_size) for s in stats], base_flags(device)]
     about += [cpu.get(name, "") for name in ("cpu family", "model", "stepping", "flags", "CPU part", "Features")]
@@ -193,7 +193,8 @@ def _probe(command: tuple[str, ...], device: Device) -> Toolchain | str:
         if zig:
             version = f"{report.stderr.strip().splitlines()[-1]} (clang {clang})"
     name = "zig" if zig else "clang" if clang else "gcc"
-    digest = hashlib.sha256("\n".join(sorted(macros.splitlines())).encode()).hexdigest()[:12]
+    emitted = [*command[1:], *sorted(macros.splitlines())]
+    digest = hashlib.sha256("\n".join(emitted).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     number = version.split(" ")[0]
     return Toolchain(name, version, f"{name}-{number}-{device.arch}-{digest}", command)
 
