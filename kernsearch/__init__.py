@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import (
+        ArrayError,
         CacheError,
         CompilerError,
         DeviceError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         NothingSurvived,
         ProblemError,
         Rejected,
-        ShapeError,
     )
     from .problem import Problem
     from .records import Record
@@ -37,8 +37,28 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "ArrayError",
+    "CacheError",
+    "CompilerError",
+    "DeviceError",
+    "DtypeError",
+    "KernsearchError",
+    "NothingSurvived",
+    "Problem",
+    "ProblemError",
+    "Record",
+    "Rejected",
+    "get_threads",
+    "load",
+    "matmul",
+    "set_threads",
+    "tune",
+]
+
 # Public name to the module that defines it. The functions of an op live with the op: see `registry.public`.
 _HOMES = {
+    "ArrayError": "errors",
     "CacheError": "errors",
     "CompilerError": "errors",
     "DeviceError": "errors",
@@ -49,7 +69,6 @@ _HOMES = {
     "ProblemError": "errors",
     "Record": "records",
     "Rejected": "errors",
-    "ShapeError": "errors",
     "get_threads": "runtime",
     "load": "runtime",
     "set_threads": "runtime",
@@ -93,4 +112,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from .registry import public
 
-    return sorted({*(name for name in globals() if not name.startswith("_")), "__version__", *_HOMES, *public()})
+    return sorted({"__version__", *_HOMES, *public()})

@@ -21,8 +21,8 @@ class ProblemError(KernsearchError):
     """The problem cannot be understood: op, shape, dtype, layout, epilogue or an array that does not fit it."""
 
 
-class ShapeError(ProblemError, ValueError):
-    """Arrays whose shapes do not fit each other or the problem; a ValueError too, as in NumPy."""
+class ArrayError(ProblemError, ValueError):
+    """Arrays that do not fit each other or the problem; a ValueError too, as in NumPy."""
 
 
 class DtypeError(ProblemError, TypeError):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ProblemError, SpaceError
+from .problem import Problem
 from .space import Op
 
 if TYPE_CHECKING:
@@ -69,6 +71,14 @@ def op(name: str) -> Op:
     if name not in known:
         raise ProblemError(f"op {name!r}: want one of {', '.join(known)}")
     return known[name]
+
+
+def problem(name: str, shape: Sequence[int], dtype: Any = None, *, backend: str = "cpu", **options: Any) -> Problem:
+    """A checked problem of the op of that name. An option of None is its default; a dtype may be NumPy's."""
+    if dtype is not None and not isinstance(dtype, str):
+        dtype = getattr(dtype, "name", None) or getattr(dtype, "__name__", repr(dtype))
+    given = {option: value for option, value in options.items() if value is not None}
+    return op(name).problem(tuple(shape), dtype, backend=backend, **given)
 
 
 def public() -> dict[str, str]:

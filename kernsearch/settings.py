@@ -29,11 +29,11 @@ class Settings:
     threads: int | None = None
 
     def data_dir(self) -> Path:
-        """Folder of `records/` and `studies.db`, made when missing. Raises CacheError if KERNSEARCH_CACHE is unusable."""
+        """Folder of `records/` and `studies.db`, made if missing. CacheError when KERNSEARCH_CACHE is unusable."""
         return _home("data") if self.cache is None else _named(self.cache)
 
     def cache_dir(self) -> Path:
-        """Folder of `objects/`, made when missing. Raises CacheError if KERNSEARCH_CACHE is unusable."""
+        """Folder of `objects/`, made if missing. CacheError when KERNSEARCH_CACHE is unusable."""
         return _home("cache") if self.cache is None else _named(self.cache)
 
 
