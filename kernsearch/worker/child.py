@@ -170,6 +170,8 @@ class Child:
                 make = getattr(library, create)
                 make.restype = ctypes.c_void_p
                 self.pool = make() or 0
+            if configure := pool.get("configure"):
+                getattr(library, configure)(*map(ctypes.c_int64, (self.pool, pool["threads"], pool["cores"])))
             self.libraries[pool["path"]] = library
 
     def function(self, path: str, entry: str) -> Any:

@@ -79,9 +79,10 @@ class Worker:
         run_timeout_s: float = RUN_TIMEOUT_S,
         memory_limit_bytes: int | None = None,
         threads: int | None = None,
-        pool: Mapping[str, str] | None = None,
+        pool: Mapping[str, str | int] | None = None,
     ) -> None:
-        """`pool` names the compiled thread pool: {"path", "function", "create"}; without one, kernels run alone."""
+        """`pool` names the compiled thread pool, as backends.cpu.pool.for_worker does; without one, kernels run alone:
+        {"path", "function", "create", "configure", "threads", "cores"}, the last three together or not at all."""
         self.device = device
         self.run_timeout_s = run_timeout_s
         self.memory_limit_bytes = MEMORY_LIMIT_BYTES if memory_limit_bytes is None else memory_limit_bytes

@@ -1,0 +1,109 @@
+"""Ceilings of this CPU, measured by small kernels in a worker, in about half a second."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...device import Device
+from .. import ceilings as seam
+from . import compiler, pool
+
+SOURCE = "common/c/ceilings.c"
+CHAINS = 12  # independent multiply-adds of a round, as in the source
+REPEATS = 4  # a ceiling is the best of these
+RUN_S = 0.004  # how long one run should take
+BLOCK = 8 * 64  # slices are multiples of this
+TRIES = 4
+ROUNDS = 200  # of parallel sections
+LARGEST_BYTES = 256 << 20  # what the copy may touch in all
+
+
+def worker_options(device: Device) -> dict[str, Any]:
+    """How to start a worker for `measure`."""
+    return {"threads": device.threads, "pool": pool.for_worker(device.threads)}
+
+
+def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
+    """Fields of Ceilings: multiply-adds, read bandwidth by level, copy bandwidth and start costs.
+
+    Raises Rejected when a kernel does not compile or run, CompilerError without a compiler.
+    """
+    objects = {
+        dtype: str(compiler.build(SOURCE, "ks_ceiling_fma", device, name="ceilings", defines={"KS_DOUBLE": wide}).path)
+        for dtype, wide in (("float32", 0), ("float64", 1))
+    }
+    bench, threads = _Bench(device, runner, objects), device.threads
+    levels = bench.levels()
+    flops_one = {dtype: bench.flops(dtype, 1) for dtype in objects}
+    read_one = {name: bench.read(threads * size if name == "memory" else size, 1) for name, size in levels.items()}
+    return {
+        "flops": {dtype: max(bench.flops(dtype, threads), rate) for dtype, rate in flops_one.items()},
+        "flops_one": flops_one,
+        "read": {name: max(bench.read(levels[name], threads), rate) for name, rate in read_one.items()},
+        "read_one": read_one,
+        "copy": bench.copy(threads),
+        "launch_s": bench.start(1),
+        "parallel_s": bench.start(threads) if threads > 1 else 0.0,
+        "busy": bench.busy,
+    }
+
+
+class _Bench:
+    """The kernels with their buffers: results, then a source and a target of half of `memory` bytes each."""
+
+    def __init__(self, device: Device, runner: seam.Runner, objects: dict[str, str]):
+        self.device, self.runner, self.objects = device, runner, objects
+        self.busy = False
+        wanted = max(4 * device.l3_bytes, 64 * device.l2_bytes, 64 << 20)
+        self.memory = min(wanted, LARGEST_BYTES, max(device.memory_bytes // 16, 8 << 20)) // 2
+        self.results = 4096
+        self.source = self.results + max(4096, 128 * device.threads)
+        self.source += -self.source % 4096
+        self.target = self.source + self.memory
+        runner.reserve(self.target + self.memory)
+
+    def levels(self) -> dict[str, int]:
+        """Bytes a thread reads to be served by each level; a level that others hide is left out."""
+        d = self.device
+        found = {"l1": d.l1d_bytes // 2, "l2": d.l2_bytes // 2}
+        third = min(4 * d.l2_bytes, d.l3_bytes // (2 * d.threads))
+        if third >= 2 * d.l2_bytes:
+            found["l3"] = third
+        found["memory"] = self.memory // d.threads
+        return {level: max(size // BLOCK, 1) * BLOCK for level, size in found.items()}
+
+    def best(self, entry: str, threads: int, rounds: int, size: int = 0, dtype: str = "float32") -> float:
+        """Seconds of the fastest run; tried again a few times while the threads had to wait for cores."""
+        buffers = (self.results, self.source, self.target)
+        call = seam.Call(self.objects[dtype], entry, buffers, (rounds, size), threads)
+        fastest = math.inf
+        for _ in range(TRIES):
+            samples = self.runner.run(call, REPEATS)
+            fastest = min(fastest, *(seconds for seconds, _ in samples))
+            if any(wait <= max(0.01 * seconds, 1e-4) for seconds, wait in samples):
+                break
+        else:
+            self.busy = True
+        return max(fastest, 1e-9)
+
+    def flops(self, dtype: str, threads: int) -> float:
+        size = {"float32": 4, "float64": 8}[dtype]
+        self.runner.fill(self.results, 128 * self.device.threads // size, dtype, 0.5)  # neither grows nor vanishes
+        each = CHAINS * 2 * self.device.vector_bytes // size
+        trial = 10_000
+        rounds = max(trial, round(trial * RUN_S / self.best("ks_ceiling_fma", threads, trial, dtype=dtype)))
+        return threads * rounds * each / self.best("ks_ceiling_fma", threads, rounds, dtype=dtype)
+
+    def read(self, size: int, threads: int) -> float:
+        rounds = max(1, round(RUN_S / self.best("ks_ceiling_read", threads, 1, size)))
+        return threads * rounds * size / self.best("ks_ceiling_read", threads, rounds, size)
+
+    def copy(self, threads: int) -> float:
+        size = self.memory // threads // BLOCK * BLOCK
+        return 2 * threads * size / self.best("ks_ceiling_copy", threads, 1, size)
+
+    def start(self, threads: int) -> float:
+        """Seconds of a parallel section with awake threads; of a whole launch for one thread."""
+        rounds = ROUNDS if threads > 1 else 1
+        return self.best("ks_ceiling_meet", threads, rounds) / rounds
