@@ -54,7 +54,7 @@ class Ceilings:
     schema: int = field(default=SCHEMA)
 
 
-def of(device: Device, *, again: bool = False) -> Ceilings:
+def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Ceilings:
     """The ceilings of a device: kept ones, else measured and kept, else guessed. `again` measures in any case.
 
     Raises CacheError when KERNSEARCH_CACHE cannot be used.
@@ -62,13 +62,13 @@ def of(device: Device, *, again: bool = False) -> Ceilings:
     path = get_settings().data_dir() / "ceilings" / f"{device.key}.json"
     if not again and (kept := _read(path)) is not None:
         return kept
-    module = f"{backends.__name__}.{device.backend}.ceilings"
+    module = f"{backends.__name__}.{backend.name}.ceilings"
     if importlib.util.find_spec(module) is None:
         return guess(device)
-    backend = importlib.import_module(module)
+    own = importlib.import_module(module)
     try:
-        with Worker(device, **backend.worker_options(device)) as worker:
-            found = Ceilings(**backend.measure(device, _Runner(worker)))
+        with Worker(device, **own.worker_options(device)) as worker:
+            found = Ceilings(**own.measure(device, _Runner(worker)))
     except (Rejected, CompilerError):
         return guess(device)
     if not found.busy:
