@@ -1,0 +1,70 @@
+// Vectors of the accumulation type, through GCC and Clang vector extensions.
+//
+// The includer has defined KS_DOUBLE (0 or 1), the device has given KS_VECTOR_BYTES. One vector holds KS_LANES values.
+// Loads and stores take an element stride, so that one code path serves contiguous, strided and broadcast arrays; they
+// touch `count` elements and nothing else.
+
+#ifndef KS_VECTOR_H
+#define KS_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef KS_VECTOR_BYTES
+#define KS_VECTOR_BYTES 16
+#endif
+
+#if KS_DOUBLE
+typedef double ks_t;
+typedef int64_t ks_bits;
+#else
+typedef float ks_t;
+typedef int32_t ks_bits;
+#endif
+
+#define KS_LANES ((int64_t)(KS_VECTOR_BYTES / sizeof(ks_t)))
+#define KS_INLINE static inline __attribute__((always_inline, unused))
+#define KS_STRING(x) #x
+#define KS_PRAGMA(x) _Pragma(KS_STRING(x))
+#define KS_UNROLL(n) KS_PRAGMA(GCC unroll n)
+
+typedef ks_t ks_v __attribute__((vector_size(KS_VECTOR_BYTES)));
+typedef ks_bits ks_m __attribute__((vector_size(KS_VECTOR_BYTES)));  // a mask: each lane all ones or all zeros
+
+KS_INLINE int64_t ks_least(int64_t a, int64_t b) { return a < b ? a : b; }
+KS_INLINE int64_t ks_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }  // slabs of b in a
+
+KS_INLINE ks_v ks_splat(ks_t a) { return a - (ks_v){0}; }  // x - 0 is x, also for -0
+
+// Where the mask is set a, else b.
+KS_INLINE ks_v ks_select(ks_m mask, ks_v a, ks_v b) { return (ks_v)(((ks_m)a & mask) | ((ks_m)b & ~mask)); }
+
+KS_INLINE ks_v ks_load_all(const ks_t *p) {
+    ks_v v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+KS_INLINE void ks_store_all(ks_t *p, ks_v v) { memcpy(p, &v, sizeof v); }
+
+// Lanes past `count` are 0.
+KS_INLINE ks_v ks_load(const ks_t *p, int64_t stride, int64_t count) {
+    if (stride == 1 && count >= KS_LANES) return ks_load_all(p);
+    ks_v v = {0};
+    for (int64_t i = 0; i < KS_LANES; i++) {
+        if (i < count) v[i] = p[i * stride];
+    }
+    return v;
+}
+
+KS_INLINE void ks_store(ks_t *p, int64_t stride, int64_t count, ks_v v) {
+    if (stride == 1 && count >= KS_LANES) {
+        ks_store_all(p, v);
+        return;
+    }
+    for (int64_t i = 0; i < KS_LANES; i++) {
+        if (i < count) p[i * stride] = v[i];
+    }
+}
+
+#endif

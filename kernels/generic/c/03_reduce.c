@@ -1,0 +1,58 @@
+// generic/03_reduce: sums and maxima over any axes, one after the other, then any function of them.
+//
+// Computes  for each field in order: field = sum or max over k of body(arrays, earlier fields); out = f(fields, ...)
+// Idea      A vector of outputs along the last axis at a time. A body that needs an earlier field runs after that field
+//           is complete, so running maxima need no rescaling: each field walks over k once more.
+// Params    none
+// Threads   rows (all axes of the output but the last), in equal stretches; when there are few, columns too
+// Scratch   none
+// Traffic   what the bodies read, once for each field and output.
+// Edges     any extents, 0 included: an empty sum is 0, an empty maximum -inf; any strides.
+
+#include "ks_generated.h"
+#include "../../common/c/elementary.h"
+#include "../../common/c/kernsearch.h"
+
+#define ks_start_sum ((ks_v){0})
+#define ks_start_max ks_splat(-KS_INFINITY)
+#define ks_more_sum(a, b) ((a) + (b))
+#define ks_more_max(a, b) ks_max(a, b)
+
+typedef struct {
+    ks_args x;
+    int64_t tasks;
+} work;
+
+#define FIELD(r, name, monoid)                                        \
+    f.name = ks_start_##monoid;                                       \
+    for (i.K = ks_first_K_##r(x, i); i.K < ks_last_K_##r(x, i); i.K++) \
+        f.name = ks_more_##monoid(f.name, ks_body_##r##_##name(x, i, count, &f));
+
+// Work is cut into stretches of whole vectors, counted over rows and columns together.
+#define ROOT(r)                                                                                       \
+    KS_INLINE void element_##r(const ks_args *x, ks_at i, int64_t count) {                            \
+        ks_fields f = {0};                                                                            \
+        KS_FIELDS_##r(FIELD) ks_finish_##r(x, i, count, &f);                                          \
+    }                                                                                                 \
+    static void stretch_##r(void *context, int64_t task) {                                            \
+        const work *w = context;                                                                      \
+        const ks_args *x = &w->x;                                                                     \
+        const int64_t columns = ks_columns_##r(x), across = ks_ceil(columns, KS_LANES);               \
+        const int64_t count = ks_rows_##r(x) * across, each = ks_ceil(count, w->tasks);               \
+        const int64_t last = ks_least(count, (task + 1) * each);                                      \
+        for (int64_t v = task * each; v < last; v++) {                                                \
+            ks_at i = {.M = v / across, .N = v % across * KS_LANES};                                  \
+            if (columns - i.N >= KS_LANES)                                                            \
+                element_##r(x, i, KS_LANES);                                                          \
+            else                                                                                      \
+                element_##r(x, i, columns - i.N);                                                     \
+        }                                                                                             \
+    }
+KS_ROOTS(ROOT)
+
+void generic_reduce(const ks_call *call) {
+    work w = {.x = ks_unpack(call), .tasks = call->threads};
+#undef ROOT
+#define ROOT(r) ks_parallel(call, w.tasks, stretch_##r, &w);
+    KS_ROOTS(ROOT)
+}

@@ -1,0 +1,76 @@
+"""Expressions of a binding as C text, for every backend whose kernels are C-like.
+
+A backend says how each leaf is spelled (`Spelling`); operators and function calls are the same everywhere: functions
+of `meaning.FUNCTIONS` other than the four operators become calls of `ks_<function>`, which the backend's common
+headers define.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from re import Match, sub
+
+from ..binding import Expr
+
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+LEAVES = frozenset({"load", "acc", "field", "scalar", "const"})
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a backend writes leaves.
+
+    load(array, axes), acc(name), scalar(name), const(value) give text;
+    mask(text, q, k, off) gives `text` where k <= q + off, else -inf;
+    weigh(name, text) is the scalar of that name times `text`, and 0 without evaluating `text` when the scalar is 0.
+    """
+
+    load: Callable[[str, tuple[str, ...]], str]
+    acc: Callable[[str], str]
+    scalar: Callable[[str], str]
+    const: Callable[[float], str]
+    mask: Callable[[str, str, str, str], str]
+    weigh: Callable[[str, str], str]
+
+
+def spell(expr: Expr, how: Spelling) -> str:
+    """The expression as C text."""
+    match expr[0]:
+        case "load":
+            return how.load(expr[1], expr[2])
+        case "acc" | "field":
+            return how.acc(expr[1])
+        case "scalar":
+            return how.scalar(expr[1])
+        case "const":
+            return how.const(expr[1])
+        case "mask":
+            return how.mask(spell(expr[1], how), *expr[2:])
+        case "weigh" if expr[1][0] == "scalar":
+            return how.weigh(expr[1][1], spell(expr[2], how))
+    arguments = [spell(e, how) for e in expr[1:]]
+    if expr[0] not in OPERATORS:
+        return f"ks_{expr[0]}({', '.join(arguments)})"
+    return f"({f' {OPERATORS[expr[0]]} '.join(arguments)})"
+
+
+def leaves(expr: Expr, kind: str) -> Iterator[Expr]:
+    """All leaves of one kind ("load", "acc", "field", "scalar", "const"), left to right, repeats included."""
+    if expr[0] == kind:
+        yield expr
+    elif expr[0] == "mask":
+        yield from leaves(expr[1], kind)
+    elif expr[0] not in LEAVES:
+        for inner in expr[1:]:
+            yield from leaves(inner, kind)
+
+
+def fold(expression: str, values: Mapping[str, int | str]) -> str:
+    """A size expression with some names replaced: by numbers, or by expressions in parentheses."""
+
+    def replace(found: Match[str]) -> str:
+        value = values.get(found[0])
+        return found[0] if value is None else f"({value})" if isinstance(value, str) else str(value)
+
+    return sub(r"(?<![\w.])[A-Za-z_]\w*(?![\w.(])", replace, expression)

@@ -1,0 +1,165 @@
+"""Bindings of gemm written by hand, and running a kernel plan on NumPy arrays: what tests of kernels share."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+
+from kernsearch import backends
+from kernsearch.backends.cpu import emit
+from kernsearch.binding import Array, Binding, Root
+from kernsearch.launch import ITEMSIZES
+from kernsearch.plan import KernelPlan
+from kernsearch.sizes import evaluate
+from kernsearch.space import Param
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, TASK, ctypes.c_void_p)
+
+
+class Call(ctypes.Structure):
+    _fields_ = [
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("scalars", ctypes.POINTER(ctypes.c_double)),
+        ("threads", ctypes.c_int64),
+        ("parallel", ctypes.c_void_p),
+        ("pool", ctypes.c_void_p),
+    ]
+
+
+def template(name, source, *, scratch="0", letters=(), flags=()):
+    """As much of a template as emitting needs."""
+    params = tuple(Param(letter, (), "") for letter in letters)
+    return SimpleNamespace(name=name, source=source, entry=name, scratch=scratch, flags=flags, params=params, knobs=())
+
+
+def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, split=False):
+    """The binding of a gemm, or of its slabs; epilogue as the command line spells it."""
+    steps = set(epilogue.split(",")) - {"none"}
+    b = ("b",) if batch else ()
+    a_axes = b + (("m", "k") if layout[0] == "n" else ("k", "m"))
+    b_axes = b + (("k", "n") if layout[1] == "n" else ("n", "k"))
+    out = b + ("m", "n")
+    arrays = [Array("A", dtype, a_axes), Array("B", dtype, b_axes)]
+    value, scalars = ("mul", ("scalar", "alpha"), ("acc", "acc")), ["alpha"]
+    if split:
+        value, scalars, out = ("acc", "acc"), [], ("s", *out)
+    if "bias" in steps:
+        arrays.append(Array("bias", dtype, ("n",)))
+        value = ("add", value, ("load", "bias", ("n",)))
+    if "residual" in steps:
+        arrays.append(Array("C", dtype, out))
+        value = ("add", value, ("weigh", ("scalar", "beta"), ("load", "C", out)))
+        scalars.append("beta")
+    for name in steps & set(ACTIVATIONS):
+        value = (name, value)
+    name = "P" if split else "D"
+    arrays.append(Array(name, dtype, out))
+    return Binding(
+        template="gemm",
+        groups={"B": b, "M": ("m",), "N": ("n",), "K": ("k",)},
+        extents={"b": "BATCH", "m": "M", "n": "N", "k": "K", "s": "SPLIT"},
+        operands={"A": ("load", "A", a_axes), "B": ("load", "B", b_axes)},
+        roots=(Root(name, out, value),),
+        arrays=tuple(arrays),
+        scalars=tuple(scalars),
+        acc=dtype,
+        slabs={"k": "s"} if split else {},
+    )
+
+
+def combine_binding(epilogue="none", dtype="float32"):
+    """Adds up slabs and finishes: D = f(sum over s of P[s,m,n])."""
+    from kernsearch.binding import Field
+
+    whole = gemm_binding("nn", epilogue, dtype)
+    arrays = [Array("P", dtype, ("s", "m", "n")), *(a for a in whole.arrays if a.name not in "AB")]
+    return Binding(
+        template="combine",
+        groups={"M": ("m",), "N": ("n",), "K": ("s",)},
+        extents={"m": "M", "n": "N", "s": "SPLIT"},
+        operands={},
+        roots=whole.roots,
+        arrays=tuple(arrays),
+        scalars=whole.scalars,
+        acc=dtype,
+        fields=(Field("acc", ("m", "n"), "sum", ("load", "P", ("s", "m", "n"))),),
+    )
+
+
+def device():
+    return backends.get("cpu").device()
+
+
+def build(binding, template, config):
+    """(plan, function): emitted, compiled by the backend and loaded."""
+    plan = emit.kernel_plan(binding, template, config, device())
+    compiled = backends.get("cpu").compile(plan, device(), timeout_s=60)
+    return plan, ctypes.CDLL(str(compiled.path))[plan.entry]
+
+
+def pool(threads_used=None):
+    """A pool that runs the tasks one after the other, last one first: order must not matter."""
+
+    def run(_, threads, count, task, context):
+        for index in reversed(range(count)):
+            task(context, index)
+
+    return PARALLEL(run)
+
+
+def run(plan: KernelPlan, function, arrays, sizes, scalars=None, *, threads=1, parallel=None, repeat=1):
+    """Run a plan on arrays (by name; strides as they are) with NaN in its scratch; red zones around the scratch."""
+    names = {"THREADS": threads, "ITEMSIZE": next(iter(arrays.values())).itemsize, **sizes}
+    axes = {}
+    for size in plan.sizes:
+        if "." in size:
+            axes.setdefault(size.split(".")[0], []).append(size)
+    for name, own in axes.items():
+        array = arrays[name]
+        names.update({size: stride // array.itemsize for size, stride in zip(own, array.strides, strict=True)})
+    zone = 256
+    scratch = np.full(evaluate(plan.scratch, names) + 2 * zone, 0xFF, np.uint8)
+    pointers = [scratch.ctypes.data + zone if n == "scratch" else arrays[n].ctypes.data for n in plan.buffers]
+    numbers = [evaluate(size, names) for size in plan.sizes]
+    values = [(scalars or {}).get(name, {"alpha": 1.0, "beta": 1.0}.get(name)) for name in plan.scalars]
+    call = Call(
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        (ctypes.c_int64 * len(numbers))(*numbers),
+        (ctypes.c_double * max(1, len(values)))(*values),
+        threads,
+        ctypes.cast(parallel, ctypes.c_void_p) if parallel else None,
+        None,
+    )
+    for _ in range(repeat):
+        function(ctypes.byref(call))
+    assert (scratch[:zone] == 0xFF).all() and (scratch[len(scratch) - zone :] == 0xFF).all(), "wrote past its scratch"
+
+
+def reference(arrays, epilogue, scalars):
+    """The textbook gemm in float64; A and B as (.., M, K) and (.., K, N)."""
+    from math import erf, sqrt
+
+    steps = set(epilogue.split(","))
+    with np.errstate(all="ignore"):
+        value = scalars["alpha"] * (arrays["A"].astype(np.float64) @ arrays["B"].astype(np.float64))
+        if "bias" in steps:
+            value = value + arrays["bias"].astype(np.float64)
+        if "residual" in steps and scalars["beta"] != 0:
+            value = value + scalars["beta"] * arrays["C"].astype(np.float64)
+        if "relu" in steps:
+            value = np.where(value < 0, 0, value)
+        if "gelu" in steps:
+            value = 0.5 * value * (1 + np.vectorize(erf, otypes=[float])(value / sqrt(2)))
+        if "gelu_tanh" in steps:
+            value = 0.5 * value * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
+        if "silu" in steps:
+            value = value / (1 + np.exp(-value))
+    return value
+
+
+assert ITEMSIZES["float32"] == 4
