@@ -158,7 +158,7 @@ def cache() -> None:
 @json_option
 def cache_list(as_json: bool) -> None:
     """List the records, yours first."""
-    from .records import list_records
+    from .upkeep import list_records
     from .report.tables import print_records
 
     rows = list_records()
@@ -187,7 +187,7 @@ def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
 @json_option
 def cache_verify(as_json: bool) -> None:
     """Run the gates again on records whose compiler or package version changed."""
-    from .records import verify_records
+    from .upkeep import verify_records
     from .report.tables import print_verified
 
     rows = verify_records()

@@ -102,6 +102,20 @@ class Store:
         found = sorted({path.parent.name for path in folder.glob(f"*/{_literal(records.stem(problem))}*.json")})
         return f" (there is one for {', '.join(found)})" if found else ""
 
+    def nearby(self, problem: Problem, device: Device, count: int) -> list[Record]:
+        """Up to `count` records that may be trusted and differ from a problem in shape at most, the nearest first."""
+        same = [(0.0, place, path) for place, folder in self.places()
+                for path in self.files(folder, device.key, _literal(records.stem(problem)) + "*")]  # fmt: skip
+        found: list[Record] = []
+        for _, _, path in sorted([*same, *self._others(problem, device)], key=lambda o: (o[0], o[1] != "user", o[2])):
+            record = records.try_read(path)
+            alike = isinstance(record, Record) and record.problem.at(problem.shape) == problem
+            if alike and not isinstance(self._trust(record, device, "any"), str):
+                found.append(record)
+            if len(found) == count:
+                break
+        return found
+
     def _nearest(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
         """The trusted record of the nearest shape whose plan holds at this one."""
         looked = 0

@@ -10,6 +10,7 @@ beside the kernels. Plans may be called from many threads at once and after a fo
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from .device import Device
 from .errors import ArrayError, CompilerError, DtypeError, ProblemError, Rejected
 from .plan import KernelPlan
 from .problem import Problem
-from .strides import overlap, span, usable, view_of
+from .strides import offsets, overlap, span, usable, view_of
 
 if TYPE_CHECKING:
     from .lookup import Hit
@@ -162,18 +163,40 @@ class CallPlan:
             raise ArrayError(f"{name} has shape {array.shape}: want {self.shapes[name]}")
         return array
 
-    def launch(self, arrays: Sequence[np.ndarray], scalars: tuple[float, ...]) -> None:
-        """Run on checked arrays in the order of the plan's operands; scalars in that of `plan.scalars`."""
+    def launch(self, arrays: Sequence[np.ndarray], scalars: tuple[float, ...], elementwise: Sequence[str] = ()) -> None:
+        """Run on checked arrays in the order of the plan's operands; scalars in that of `plan.scalars`.
+
+        `elementwise` names inputs of which each element is read only to write the same element of the output, so that
+        such an input may be the output.
+        """
         key = (self, *((a.shape, a.strides, a.dtype) for a in arrays))
         bound = memory.calls.get(key)
         if bound is None and key not in memory.calls:
             bound = remember(key, self.bound(arrays))
         if bound is not None:
             addresses = [address_of(array) for array in arrays]
-            if not (misplaced(addresses, bound.mask) or self._overlaps(addresses, bound.spans)):
+            if not (misplaced(addresses, bound.mask) or self._overlaps(arrays, addresses, bound.spans, elementwise)):
                 bound.launcher.run(addresses, scalars)
                 return
         self._launch_tamed(list(arrays), scalars)
+
+    def launch_each(self, arrays: Sequence[np.ndarray], batch: tuple[int, ...], scalars: tuple[float, ...]) -> None:
+        """As `launch` for stacks of matrices whose leading dimensions broadcast to `batch`; 1-D arrays are shared."""
+        arrays = list(arrays)
+        for i in self.inputs:
+            if any(np.may_share_memory(arrays[i], arrays[o]) for o in self.outputs):
+                arrays[i] = _copy(arrays[i], "input")
+        places = [[0] * math.prod(batch) if a.ndim < 2 else offsets(a, batch) for a in arrays]
+        first = [a if a.ndim < 2 else a[(0,) * (a.ndim - 2)] for a in arrays]
+        bound, base = self.bound(first), [address_of(a) for a in arrays]
+        each = [[b + p for b, p in zip(base, steps, strict=True)] for steps in zip(*places, strict=True)]
+        if bound is not None and not any(misplaced(addresses, bound.mask) for addresses in each):
+            for addresses in each:
+                bound.launcher.run(addresses, scalars)
+            return
+        stacks = [a if a.ndim < 2 else _stack(a, batch) for a in arrays]
+        for index in np.ndindex(batch):
+            self.launch([a if a.ndim < 2 else a[index] for a in stacks], scalars)
 
     def bound(self, arrays: Sequence[np.ndarray]) -> Bound | None:
         """A launcher for this thread and these shapes and strides; None when such arrays must be copied first."""
@@ -203,8 +226,16 @@ class CallPlan:
             raise CompilerError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
         return function(compiled.path, compiled.entry)
 
-    def _overlaps(self, addresses: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
-        return any(overlap(addresses[o], spans[o], addresses[i], spans[i]) for o in self.outputs for i in self.inputs)
+    def _overlaps(self, arrays: Sequence[np.ndarray], addresses: Sequence[int], spans: Sequence[tuple[int, int]],
+                  elementwise: Sequence[str]) -> bool:  # fmt: skip
+        for o in self.outputs:
+            for i in self.inputs:
+                same = addresses[i] == addresses[o] and arrays[i].strides == arrays[o].strides
+                if same and self.plan.operands[i].name in elementwise:
+                    continue
+                if overlap(addresses[o], spans[o], addresses[i], spans[i]):
+                    return True
+        return False
 
     def _launch_tamed(self, arrays: list[np.ndarray], scalars: tuple[float, ...]) -> None:
         """The slow path: copies what the kernels cannot take as it is, results back."""
@@ -240,6 +271,12 @@ def _copy(array: np.ndarray, role: str) -> np.ndarray:
     """A C-contiguous, aligned, native array of an input's values; for an output one with nothing in it yet."""
     dtype = array.dtype.newbyteorder("=")
     return np.array(array, dtype, order="C", copy=True) if role == "input" else np.empty(array.shape, dtype)
+
+
+def _stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
+    """Matrices with leading dimensions `batch`; an output, which has them already, stays writable."""
+    shape = (*batch, *array.shape[-2:])
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def misplaced(addresses: Sequence[int], mask: int) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 
 from .launch import ArrayView
@@ -24,6 +27,28 @@ def view_of(array: np.ndarray) -> ArrayView:
         strides.append(inner if extent <= 1 else stride // array.itemsize)
         inner *= max(extent, 1)
     return ArrayView(0, array.shape, tuple(reversed(strides)), array.itemsize)
+
+
+def collapsed(array: np.ndarray) -> np.ndarray | None:
+    """The array with all dimensions but the last as one, if its strides allow that without a copy."""
+    lead = [(n, s) for n, s in zip(array.shape[:-1], array.strides[:-1], strict=True) if n > 1]
+    if any(outer != inner * n for (_, outer), (n, inner) in itertools.pairwise(lead)):
+        return None
+    step = lead[-1][1] if lead else array.strides[-2]
+    rows = math.prod(array.shape[:-1])
+    return np.lib.stride_tricks.as_strided(array, (rows, array.shape[-1]), (step, array.strides[-1]))
+
+
+def offsets(array: np.ndarray, batch: tuple[int, ...]) -> list[int]:
+    """Byte offsets of the matrices of an array whose leading dimensions broadcast to `batch`, in C order."""
+    lead = len(batch) - (array.ndim - 2)
+    places = np.zeros((1,) * len(batch), np.int64)
+    for axis, (n, stride) in enumerate(zip(array.shape[:-2], array.strides[:-2], strict=True)):
+        steps = (np.arange(n, dtype=np.int64) * stride).reshape(
+            [n if i == lead + axis else 1 for i in range(len(batch))]
+        )
+        places = places + steps
+    return np.broadcast_to(places, batch).ravel().tolist()
 
 
 def span(array: np.ndarray) -> tuple[int, int]:

@@ -1,0 +1,234 @@
+"""`kernsearch.matmul`: gemm for NumPy arrays, with the manners of np.matmul."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernsearch import backends, runtime
+from kernsearch.backends.cpu.call import address_of
+from kernsearch.errors import ArrayError, DtypeError, ProblemError
+from kernsearch.problem import Problem
+from kernsearch.strides import collapsed, overlap
+
+from . import ACTIVATIONS, OP
+
+_DTYPES = tuple(np.dtype(name) for name in OP.dtypes["cpu"])
+_NAMES = ("A", "B", "bias", "C", "D")  # of the textbook program: a, b, bias, c, out
+
+Span = tuple[int, int]
+
+
+class _Ready(NamedTuple):
+    """A call that this thread has made before: arrays of these shapes and strides go straight to the kernels.
+
+    order   for each operand of the plan, which of (a, b, bias, c, out) it is
+    spans   of each operand of the plan: first byte and one past the last, relative to its address
+    mask    address bits that must be 0
+    """
+
+    run: Any
+    order: tuple[int, ...]
+    spans: tuple[Span, ...]
+    mask: int
+    out: int  # which operand is the output
+    in_place: int  # which operand may be the output: c, if its strides are the same; else -1
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    scaled: bool  # beta is a scalar of the plan, after alpha
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """activation(alpha * a @ b + bias + beta * c), with the shapes of np.matmul.
+
+    a, b        float32 or float64, the same for all arrays; any strides; 1-D operands and leading dimensions as in
+                np.matmul. Zero sizes are fine: without an inner dimension the product is 0.
+    bias        one value a column, shape (N,)
+    activation  relu, gelu (the erf form), gelu_tanh or silu; NaN stays NaN
+    c           broadcast to the result's shape; beta = 0, the default, does not look at it
+    out         where the result goes, of its shape and dtype; may be or overlap any input
+
+    Returns `out` or a new array. Raises ArrayError (a ValueError) for shapes that do not fit, DtypeError (a TypeError)
+    for other or mixed dtypes, ProblemError for anything else, CompilerError when the first call finds no compiler.
+    """
+    if beta == 0:
+        c = None
+    if not (type(a) is type(b) is np.ndarray):
+        return _matmul(a, b, bias, activation, alpha, beta, c, out, None)
+    key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation, beta == 0)
+    for more in (bias, c, out):
+        key += (None,) if more is None else (more.shape, more.strides, more.dtype) if type(more) is np.ndarray else (0,)
+    try:
+        ready = runtime.memory.calls.get(key)
+    except TypeError:  # an activation that cannot be hashed
+        ready = None
+    if ready is not None:
+        result = np.empty(ready.shape, ready.dtype) if out is None else out
+        arrays = (a, b, bias, c, result)
+        addresses = [address_of(arrays[i]) for i in ready.order]
+        if _safe(ready, addresses, out):
+            ready.run(addresses, (alpha, beta) if ready.scaled else (alpha,))
+            return result
+    return _matmul(a, b, bias, activation, alpha, beta, c, out, key)
+
+
+def _safe(ready: _Ready, addresses: list[int], out: np.ndarray | None) -> bool:
+    """Are all arrays aligned, and the caller's `out` writable and apart from the inputs, or just where c is?"""
+    for address in addresses:
+        if address & ready.mask:
+            return False
+    if out is None:
+        return True
+    at, mine = addresses[ready.out], ready.spans[ready.out]
+    for i, address in enumerate(addresses):
+        if i != ready.out and overlap(at, mine, address, ready.spans[i]) and (i != ready.in_place or address != at):
+            return False
+    return out.flags.writeable
+
+
+def _matmul(
+    a: Any, b: Any, bias: Any, activation: Any, alpha: Any, beta: Any, c: Any, out: Any, key: Any
+) -> np.ndarray:  # fmt: skip
+    """Any arrays at all: check them, bring them to two dimensions, find the plan, and remember simple calls."""
+    a, b = _operand("a", a), _operand("b", b)
+    if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("="):
+        raise DtypeError(f"a is {a.dtype}, b is {b.dtype}: want the same dtype; nothing is converted")
+    dtype = a.dtype.newbyteorder("=")
+    alpha, beta = _number("alpha", alpha), _number("beta", beta)
+    if activation not in (None, "none", *ACTIVATIONS):
+        raise ProblemError(f"activation {activation!r}: want one of {', '.join(ACTIVATIONS)}")
+    if beta != 0 and c is None:
+        raise ArrayError(f"beta = {beta:g} without c: want the array that it scales")
+    a2 = a if a.ndim > 1 else a[np.newaxis, :]
+    b2 = b if b.ndim > 1 else b[:, np.newaxis]
+    batch, (m, n, k) = _sizes(a2, b2, a, b)
+    shape = (*batch, *((m,) if a.ndim > 1 else ()), *((n,) if b.ndim > 1 else ()))
+    result = np.empty(shape, dtype) if out is None else _checked("out", out, shape, dtype)
+    if not result.flags.writeable:
+        raise ArrayError("out is read-only: want an array that can be written")
+    bias = None if bias is None else _checked("bias", np.asarray(bias), (n,), dtype)
+    c = None if c is None else _addend(c, shape, dtype)
+    if result.size == 0:
+        return result
+    if k == 0:  # a sum of nothing equals one of a single zero, whatever alpha is
+        a2, b2, alpha, k, key = np.zeros((m, 1), dtype), np.zeros((1, n), dtype), 1.0, 1, None
+    given = [a2, b2, bias, None if c is None else _lifted(c, a, b), _lifted(result, a, b)]
+    if batch and b2.ndim == 2 and (rows := _as_rows(given)) is not None:
+        given, batch, m, key = rows, (), rows[0].shape[0], None
+    letters = _letter(given[0]) + _letter(given[1])
+    plan = _plan((m, n, k), dtype.name, letters, _epilogue(bias is not None, activation, c is not None))
+    order = tuple(_NAMES.index(operand.name) for operand in plan.plan.operands)
+    turned = tuple(operand.extents in (("K", "M"), ("N", "K")) for operand in plan.plan.operands)
+    scalars = tuple({"alpha": alpha, "beta": beta}[name] for name in plan.plan.scalars)
+    arrays = [_turned(given[i], turn) for i, turn in zip(order, turned, strict=True)]
+    if batch:
+        plan.launch_each(arrays, batch, scalars)
+    else:
+        plan.launch(arrays, scalars, elementwise=("C",))
+        if key is not None and (bound := plan.bound(arrays)) is not None:
+            at, scaled = order.index(4), "beta" in plan.plan.scalars
+            same = c is not None and given[3].strides == given[4].strides
+            ready = _Ready(bound.launcher.run, order, bound.spans, bound.mask, at, order.index(3) if same else -1,
+                           shape, dtype, scaled)  # fmt: skip
+            runtime.remember(key, ready)
+    return result if shape or out is not None else result[()]
+
+
+def _operand(name: str, array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    if array.dtype.newbyteorder("=") not in _DTYPES:
+        wanted = " or ".join(dtype.name for dtype in _DTYPES)
+        raise DtypeError(f"{name} is {array.dtype}: want {wanted}; nothing is converted")
+    if array.ndim == 0:
+        raise ArrayError(f"{name} has no dimensions: want at least one; for a scalar, use *")
+    return array
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"{name} {value!r}: want a real number") from error
+
+
+def _sizes(
+    a2: np.ndarray, b2: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """Leading dimensions of the result, and (M, N, K)."""
+    if a2.shape[-1] != b2.shape[-2]:
+        raise ArrayError(f"a {a.shape} and b {b.shape}: want as many columns of a as rows of b")
+    try:
+        batch = np.broadcast_shapes(a2.shape[:-2], b2.shape[:-2])
+    except ValueError as error:
+        raise ArrayError(f"a {a.shape} and b {b.shape}: leading dimensions do not broadcast") from error
+    return batch, (a2.shape[-2], b2.shape[-1], a2.shape[-1])
+
+
+def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if not isinstance(array, np.ndarray):
+        raise DtypeError(f"{name} is {type(array).__name__}: want a NumPy array")
+    if array.dtype.newbyteorder("=") != dtype:
+        raise DtypeError(f"{name} is {array.dtype}: want {dtype}; nothing is converted")
+    if array.shape != shape:
+        raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
+    return np.asarray(array)
+
+
+def _addend(c: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    try:
+        return _checked("c", np.broadcast_to(np.asarray(c), shape), shape, dtype)
+    except ValueError as error:
+        raise ArrayError(f"c has shape {np.shape(c)}: want {shape}, or one that broadcasts to it") from error
+
+
+def _lifted(array: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A result-shaped array with the rows or columns back that a 1-D operand does not have."""
+    if b.ndim == 1:
+        array = array[..., np.newaxis]
+    return array[..., np.newaxis, :] if a.ndim == 1 else array
+
+
+def _as_rows(given: list[Any]) -> list[Any] | None:
+    """[a, b, bias, c, out] with the leading dimensions of a, c and out folded into rows, when that needs no copy."""
+    a, b, bias, c, out = given
+    folded = [None if x is None else collapsed(x) for x in (a, c, out)]
+    if folded[0] is None or folded[2] is None or (c is not None and folded[1] is None):
+        return None
+    return [folded[0], b, bias, folded[1], folded[2]]
+
+
+def _letter(array: np.ndarray) -> str:
+    """t when columns are contiguous and rows are not, else n."""
+    rows, columns = array.strides[-2:]
+    m, n = array.shape[-2:]
+    return "t" if m > 1 and rows == array.itemsize and n > 1 and columns != array.itemsize else "n"
+
+
+def _epilogue(bias: bool, activation: str | None, residual: bool) -> str:
+    steps = ["bias"] * bias + [activation] * (activation not in (None, "none")) + ["residual"] * residual
+    return ",".join(filter(None, steps)) or "none"
+
+
+def _turned(array: np.ndarray, turn: bool) -> np.ndarray:
+    return np.swapaxes(array, -1, -2) if turn else array
+
+
+@lru_cache(maxsize=4096)
+def _problem(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str) -> Problem:
+    return OP.problem(shape, dtype, backend="cpu", layout=layout, epilogue=epilogue)
+
+
+def _plan(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str) -> runtime.CallPlan:
+    return runtime.load_problem(_problem(shape, dtype, layout, epilogue), backends.get("cpu").device())
