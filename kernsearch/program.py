@@ -163,6 +163,23 @@ class Program:
     def at(self, place: Place) -> Field:
         return self.nodes[place[0]].field(place[1])
 
+    @cached_property
+    def arrays(self) -> Mapping[Place, str]:
+        """Names of what lives in memory: the caller's for inputs and outputs, the value's for what is between."""
+        found = {(name, node.fields[0].name): name for name, node in self.nodes.items() if node.op == "in"}
+        found.update({(out.node, out.field): out.name for out in self.outs})
+        taken = set(found.values())
+        for place in sorted(self.materialised - set(found)):
+            several = sum(1 for other in self.materialised if other[0] == place[0]) > 1
+            base = name = "_".join(place) if several else place[0]
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{base}_{number}"
+            taken.add(name)
+            found[place] = name
+        return found
+
     # -- the partition
 
     @cached_property
@@ -301,7 +318,10 @@ class Program:
 
     def annotated(self, label: int, *steps: Annotation) -> Program:
         """With schedule steps appended to a kernel."""
-        return replace(self, annotations={**self.annotations, label: (*self.annotations.get(label, ()), *steps)})
+        after = {**self.annotations, label: (*self.annotations.get(label, ()), *steps)}
+        program = replace(self, annotations=after)
+        program.__dict__.update({name: value for name, value in self.__dict__.items() if name in _BLIND_TO_ANNOTATIONS})
+        return program
 
     def swapped(self, old: Mapping[Place, Place], changes: Mapping[str, Node]) -> Program:
         """With `changes` made and every read of a place of `old`, by the program's own values too, sent to the new
@@ -330,6 +350,11 @@ class Program:
     def traffic(self, sizes: Mapping[str, int]) -> int:
         """Elements that kernels read from memory and leave there, each place once a kernel: the least possible."""
         return sum(self.elements(place, sizes) for k in self._kernels.values() for place in (*k.reads, *k.outputs))
+
+
+_BLIND_TO_ANNOTATIONS = frozenset(
+    "graph order ancestors readers slabs arrays members materialised quotient legal keys".split()
+)
 
 
 def empty_graph() -> nx.DiGraph:

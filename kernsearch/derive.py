@@ -1,0 +1,227 @@
+"""Derivation: every program the rules reach from the textbook, and the variants among them.
+
+Rules run in phases: algebra to its closure, then fusion, then one split; maps are fused before anything else is. A
+fusion or split step is kept only if each kernel it made fits a template, perhaps still short of some roots or its
+split; that is all that templates decide here, and no rule knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice, product
+from typing import Any
+
+from .problem import Problem
+from .program import Kernel, Program, empty_graph
+from .rules import PHASES, Rule, Step, all_rules, replay
+from .rules.schedule import Trie
+from .space import Constraint, Op, Param
+from .template import Matched, Template
+
+__all__ = ["Derivation", "Step", "Variant", "derive", "explore", "replay"]
+
+FIRST = "fuse_maps"  # before any other fusion and before a split
+LEAVES_PER_PROGRAM = 64  # combinations of templates kept for one partition
+SLABS_ASSUMED = 4  # for ranking programs before SPLIT is known
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A partition and one schedule for each kernel.
+
+    name       templates in launch order, joined by '+'
+    partition  the unscheduled program, a node of the derivation graph
+    kernels    in launch order
+    path       rule steps from the root to the partition
+    """
+
+    name: str
+    partition: Program
+    kernels: tuple[Matched, ...]
+    path: tuple[Step, ...]
+
+    @cached_property
+    def _scheduled(self) -> tuple[Program, tuple[Step, ...]]:
+        program, steps = self.partition, []
+        for matched in self.kernels:
+            for annotation in matched.annotations[len(matched.kernel.annotations) :]:
+                steps.append(Step(annotation[0], program.site(kernels=(matched.label,), choice=annotation)))
+                program = program.annotated(matched.label, annotation)
+        return program, tuple(steps)
+
+    @property
+    def program(self) -> Program:
+        """The scheduled program: its kernels carry their annotations."""
+        return self._scheduled[0]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Rule steps, then schedule steps: from the root to `program`."""
+        return (*self.path, *self._scheduled[1])
+
+    @property
+    def deterministic(self) -> bool:
+        """Does it add in a fixed order? Atomics do not."""
+        return not any(step[0] == "combine" and step[2] == "atomic" for m in self.kernels for step in m.annotations)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Symbols that the steps introduced, in order."""
+        return tuple(dict.fromkeys(symbol for matched in self.kernels for symbol in matched.symbols))
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        """Parameters and knobs of all kernels, in order; where two kernels share a letter, the values both take."""
+        found: dict[str, Param] = {}
+        for matched in self.kernels:
+            for param in (*matched.template.params, *matched.template.knobs):
+                if param.name in found:
+                    both = tuple(v for v in found[param.name].values if v in param.values)
+                    param = Param(param.name, both, found[param.name].what)
+                found[param.name] = param
+        return tuple(found.values())
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(dict.fromkeys(c for matched in self.kernels for c in matched.template.constraints))
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """The derivation graph (nodes are program keys; data `program`, `runnable`, `phase`; edges hold `step`) and its
+    variants, those that move the fewest bytes first."""
+
+    graph: Any
+    root: Program
+    variants: tuple[Variant, ...]
+    tries: Mapping[str, Trie] = field(default_factory=dict)  # kernel key -> its schedules
+
+    def variant(self, name: str) -> Variant:
+        """KeyError when there is none of that name."""
+        return {v.name: v for v in self.variants}[name]
+
+    def programs(self) -> Iterator[Program]:
+        return (data["program"] for _, data in self.graph.nodes(data=True))
+
+    def path(self, key: str) -> tuple[Step, ...]:
+        """Rule steps from the root to a program: the way it was first found, which no other way is shorter than in
+        its phases."""
+        steps: list[Step] = []
+        while key != self.root.key:
+            parent = self.graph.nodes[key]["parent"]
+            steps.append(self.graph.edges[parent, key]["step"])
+            key = parent
+        return tuple(reversed(steps))
+
+
+class Fits:
+    """Which templates a kernel fits, remembered by kernel key."""
+
+    def __init__(self, templates: Sequence[Template]):
+        self.templates = tuple(templates)
+        self._full: dict[str, tuple[Template, ...]] = {}
+        self._nearly: dict[str, bool] = {}
+
+    def full(self, program: Program, kernel: Kernel) -> tuple[Template, ...]:
+        if kernel.key not in self._full:
+            self._full[kernel.key] = tuple(t for t in self.templates if t.match(program, kernel) is not None)
+        return self._full[kernel.key]
+
+    def viable(self, program: Program, kernel: Kernel) -> bool:
+        if kernel.key not in self._nearly:
+            fits = bool(self.full(program, kernel)) or any(t.nearly(program, kernel) for t in self.templates)
+            self._nearly[kernel.key] = fits
+        return self._nearly[kernel.key]
+
+    def runnable(self, program: Program) -> bool:
+        return all(self.full(program, kernel) for kernel in program.kernels)
+
+
+def derive(problem: Problem, op: Op, templates: Sequence[Template]) -> Derivation:
+    """All programs of a problem and its variants for these templates (of one backend)."""
+    itemsize = {"float64": 8, "float32": 4}.get(problem.dtype, 2)
+    return explore(op.root(problem), templates, {**op.sizes(problem), "ITEMSIZE": itemsize})
+
+
+def explore(
+    root: Program, templates: Sequence[Template], sizes: Mapping[str, int], rules: Iterable[Rule] | None = None
+) -> Derivation:
+    """The same from a root program. `rules` leaves some out: all by default."""
+    fits = Fits(templates)
+    graph = _closure(root, fits, tuple(all_rules() if rules is None else rules))
+    derivation = Derivation(graph, root, (), {})
+    variants, tries = _variants(derivation, fits, {"SPLIT": SLABS_ASSUMED, **sizes})
+    return Derivation(graph, root, variants, tries)
+
+
+def _closure(root: Program, fits: Fits, rules: Sequence[Rule]) -> Any:
+    graph = empty_graph()
+    graph.add_node(root.key, program=root, phase="algebra", parent=None)
+    for phase in PHASES[:-1]:
+        chosen = [r for r in rules if r.phase == phase]
+        queue = [data["program"] for _, data in graph.nodes(data=True)]
+        for program in queue:  # grows while it runs
+            if phase == "split" and graph.nodes[program.key].get("maps_apart"):
+                continue
+            for rule, site, reached in _rewrites(program, chosen):
+                if rule.name == FIRST:
+                    graph.nodes[program.key]["maps_apart"] = True
+                if phase != "algebra" and not _kept(program, reached, fits, phase):
+                    continue
+                if reached.key not in graph:
+                    graph.add_node(reached.key, program=reached, phase=phase, parent=program.key)
+                    if phase != "split":
+                        queue.append(reached)
+                if reached.key != program.key and not graph.has_edge(program.key, reached.key):
+                    graph.add_edge(program.key, reached.key, step=Step(rule.name, site))
+    for _, data in graph.nodes(data=True):
+        data["runnable"] = fits.runnable(data["program"])
+    return graph
+
+
+def _rewrites(program: Program, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Any, Program]]:
+    """What the rules of a phase make of a program. FIRST, when it applies, applies alone."""
+    for rule in rules:
+        found = False
+        for site, reached in rule(program):
+            found = True
+            yield rule, site, reached
+        if found and rule.name == FIRST:
+            return
+
+
+def _kept(before: Program, after: Program, fits: Fits, phase: str) -> bool:
+    old = {before.kernel(label).key for label in before.members}
+    made = [k for k in map(after.kernel, after.members) if k.key not in old]
+    return all(fits.full(after, k) if phase == "split" else fits.viable(after, k) for k in made)
+
+
+def _variants(
+    derivation: Derivation, fits: Fits, sizes: Mapping[str, int]
+) -> tuple[tuple[Variant, ...], dict[str, Trie]]:
+    tries: dict[str, Trie] = {}
+    found = []
+    for key, data in derivation.graph.nodes(data=True):
+        program: Program = data["program"]
+        if not data["runnable"]:
+            continue
+        choices = []
+        for kernel in program.kernels:
+            matches = [m for t in fits.full(program, kernel) if (m := t.match(program, kernel)) is not None]
+            if kernel.key not in tries:
+                tries[kernel.key] = Trie.of({m.template.name: m.annotations for m in matches})
+            choices.append(matches)
+        path = derivation.path(key)
+        for kernels in islice(product(*choices), LEAVES_PER_PROGRAM):
+            name = "+".join(matched.template.name for matched in kernels)
+            found.append((program.traffic(sizes), len(kernels), name, key, Variant(name, program, kernels, path)))
+    found.sort(key=lambda row: row[:4])
+    taken: dict[str, int] = {}
+    variants = []
+    for _, _, name, _, variant in found:
+        taken[name] = taken.get(name, 0) + 1
+        unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
+        variants.append(Variant(unique, variant.partition, variant.kernels, variant.path))
+    return tuple(variants), tries

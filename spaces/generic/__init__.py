@@ -1,0 +1,1 @@
+"""Templates for any op; no op of its own."""

@@ -1,0 +1,45 @@
+"""Templates that run anything: the textbook program of every op has a kernel on the CPU from the first day."""
+
+from __future__ import annotations
+
+from kernsearch.space import Param
+from kernsearch.template import Template, comb, dot, hole, red
+
+_ROWS = Param("ROWS", (1, 4, 16, 64), "rows of the output per task")
+
+CONTRACTION = Template(
+    name="contraction",
+    backend="cpu",
+    what="a contraction over any axes, one output at a time",
+    roots=(hole("D", dot("A", "B")),),
+    ann=(("tile", ("B", "M"), "block", "ROWS"),),
+    params=(_ROWS,),
+)
+MAP = Template(
+    name="map",
+    backend="cpu",
+    what="an elementwise expression over any axes",
+    roots=(hole("Y", groups="M"),),
+    ann=(("tile", ("M",), "block", "ROWS"),),
+    params=(_ROWS,),
+)
+REDUCE = Template(
+    name="reduce",
+    backend="cpu",
+    what="a reduction with any fields over any axes",
+    roots=(hole("Y", red(None)),),
+    ann=(("tile", ("M",), "block", "ROWS"),),
+    params=(_ROWS,),
+)
+COMBINE = Template(
+    name="combine",
+    backend="cpu",
+    what="the sum, or rescaled sum, of the partial results of slabs",
+    roots=(hole("Y", comb()),),
+    ann=(("tile", ("M",), "block", "ROWS"),),
+    params=(_ROWS,),
+)
+
+
+def templates() -> tuple[Template, ...]:
+    return (CONTRACTION, MAP, REDUCE, COMBINE)
