@@ -353,7 +353,8 @@ class Program:
 
 
 _BLIND_TO_ANNOTATIONS = frozenset(
-    "graph order ancestors readers slabs arrays members materialised quotient legal keys".split()
+    ("graph", "order", "ancestors", "readers", "slabs", "arrays", "members", "materialised")
+    + ("quotient", "legal", "keys")
 )
 
 
@@ -374,3 +375,12 @@ def shortest_path(graph: nx.DiGraph, start: Any, end: Any) -> list[Any]:
 def is_dag_with_root(graph: nx.DiGraph, root: Any) -> bool:
     """Acyclic, and `root` is the only node without an incoming edge."""
     return nx.is_directed_acyclic_graph(graph) and [n for n in graph if graph.in_degree(n) == 0] == [root]
+
+
+def graphml(parts: tuple[dict[str, dict[str, Any]], list[tuple[str, str, dict[str, Any]]]]) -> str:
+    """GraphML of nodes with attributes and (from, to, attributes) edges."""
+    nodes, edges = parts
+    graph = nx.DiGraph()
+    graph.add_nodes_from(nodes.items())
+    graph.add_edges_from(edges)
+    return "\n".join(nx.generate_graphml(graph))
