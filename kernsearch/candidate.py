@@ -13,6 +13,7 @@ from .plan import Buffer, Operand, Plan
 from .problem import Problem
 from .program import Place, Program
 from .registry import op as find_op
+from .template import Template
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +45,7 @@ def lower(
     return Plan(
         backend=backend.name,
         sizes=find_op(problem.op).letters,
-        operands=tuple(_operands(program)),
+        operands=tuple(operands(program)),
         scalars={name: 1.0 for name in dict.fromkeys(s for kernel in kernels for s in kernel.scalars)},
         workspace=tuple(_workspace(program, config)),
         kernels=kernels,
@@ -53,13 +54,14 @@ def lower(
     )
 
 
-def _own(template: object, config: Mapping[str, int]) -> dict[str, int]:
+def _own(template: Template, config: Mapping[str, int]) -> dict[str, int]:
     """The values of the parameters that a template has."""
-    names = {p.name for p in (*template.params, *template.knobs)}  # type: ignore[attr-defined]
+    names = {p.name for p in (*template.params, *template.knobs)}
     return {name: value for name, value in config.items() if name in names}
 
 
-def _operands(program: Program) -> Iterator[Operand]:
+def operands(program: Program) -> Iterator[Operand]:
+    """The caller's arrays: inputs, then outputs."""
     for name in program.inputs:
         field = program.nodes[name].fields[0]
         yield Operand(name, program.nodes[name].dtype, field.axes, _extents(program, field.axes, {}), "input")

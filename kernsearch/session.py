@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import ceilings, launch, lookup, model, registry, settings
 from .backends import Backend, Compiled
-from .candidate import Candidate, lower
+from .candidate import Candidate, lower, operands
 from .derive import Variant, derive
 from .device import Device
 from .errors import DeviceError, NothingSurvived, Rejected, SpaceError
@@ -29,6 +29,7 @@ from .measure import Measurement, quick
 from .plan import Plan
 from .problem import Problem
 from .search import Ask, Search
+from .sizes import evaluate
 from .space import Op
 from .worker import Worker
 
@@ -124,8 +125,8 @@ class Session:
     # -- what there is to try
 
     def _fits_memory(self) -> None:
-        root = self.op.root(self.problem)
-        elements = sum(prod(self.sizes[e] for e in shape) for shape in root.operand_extents().values())
+        arrays = operands(self.op.root(self.problem))
+        elements = sum(prod(evaluate(extent, self.sizes) for extent in array.extents) for array in arrays)
         wanted = elements * (self.sizes["ITEMSIZE"] + 8)
         memory = int(self.device.memory_bytes)
         if wanted > MEMORY_SHARE * memory:

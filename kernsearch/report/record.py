@@ -14,11 +14,11 @@ from .units import duration
 
 def read_record(name: str) -> Record:
     """The record in a file, or of a name that `cache list` prints. Raises CacheError when there is none."""
-    from ..lookup import default_store
+    from .. import lookup
 
     path = Path(name)
     if not path.is_file():
-        store = default_store()
+        store = lookup.store()
         found = [p for _, place in store.places() for p in place.glob(f"*/{glob_escape(path.stem)}.json")]
         if not found:
             raise CacheError(f"record {name!r}: want a path, or a name that `kernsearch cache list` prints")
