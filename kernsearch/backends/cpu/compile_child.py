@@ -41,14 +41,16 @@ def main() -> int:
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     start = time.monotonic()
-    report = {"returncode": 0, "stderr": "", "timed_out": False}
+    messages, report = "", {"returncode": 0, "stderr": "", "timed_out": False}
     for command in request["commands"]:
         report = _run(command, request["folder"], start + request["timeout_s"], wake)
         if report is None:
             shutil.rmtree(request["folder"], ignore_errors=True)
             return 0
+        messages += report["stderr"]
         if report["returncode"] != 0 or report["timed_out"]:
             break
+    report["stderr"] = messages[:HEAD_BYTES]
     report["seconds"] = time.monotonic() - start
     sys.stdout.write(json.dumps(report) + "\n")
     return 0

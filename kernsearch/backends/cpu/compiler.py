@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...device import Device
-from ...errors import Rejected
+from ...errors import KernsearchError, Rejected
 from ...plan import KernelPlan
 from ...settings import get as get_settings
 from ...sources import GENERATED, include_folders, kernels_folder, normalized, path_of
@@ -18,7 +19,7 @@ from .. import Compiled, Toolchain
 from . import evidence as evidence_of
 from . import guard, toolchain
 
-_SCHEMA = "2"  # counts changes to the cached files, their evidence included
+_SCHEMA = "3"  # counts changes to the cached files, their evidence included
 
 
 def compile_kernel(
@@ -120,7 +121,9 @@ def compile_many(
                 yield index, outcome
     finally:
         batch.cancel()
-        outcomes.close()
+        with contextlib.suppress(KernsearchError):
+            for _ in outcomes:  # they end at once now; joblib warns of tasks that nobody waits for
+                pass
 
 
 def device_defines(device: Device) -> dict[str, int]:
