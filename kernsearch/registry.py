@@ -90,6 +90,16 @@ def public() -> dict[str, str]:
     }
 
 
+def companion(name: str, part: str) -> ModuleType | None:
+    """The module `part` in the folder of an op, None when it has none. Raises ProblemError for an unknown op."""
+    wanted = op(name)
+    for module in _modules():
+        if getattr(module, "OP", None) is wanted and hasattr(module, "__path__"):
+            full = f"{module.__name__}.{part}"
+            return importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
+    return None
+
+
 def _declared(module: ModuleType) -> tuple[Template, ...]:
     """What `templates()` gives; a folder has it in its `templates.py`, so that looking at ops stays light."""
     if hasattr(module, "__path__"):
