@@ -8,7 +8,7 @@ split; that is all that templates decide here, and no rule knows it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import Any
@@ -33,14 +33,20 @@ class Variant:
 
     name       templates in launch order, joined by '+'
     partition  the unscheduled program, a node of the derivation graph
-    kernels    in launch order
+    templates  of its kernels, in launch order
     path       rule steps from the root to the partition
     """
 
     name: str
     partition: Program
-    kernels: tuple[Matched, ...]
+    templates: tuple[Template, ...]
     path: tuple[Step, ...]
+
+    @cached_property
+    def kernels(self) -> tuple[Matched, ...]:
+        """Kernels in launch order, each with its template."""
+        pairs = zip(self.templates, self.partition.kernels, strict=True)
+        return tuple(m for t, kernel in pairs if (m := t.match(self.partition, kernel)) is not None)
 
     @cached_property
     def _scheduled(self) -> tuple[Program, tuple[Step, ...]]:
@@ -120,19 +126,30 @@ class Fits:
     """Which templates a kernel fits, remembered by kernel key."""
 
     def __init__(self, templates: Sequence[Template]):
-        self.templates = tuple(templates)
-        self._full: dict[str, tuple[Template, ...]] = {}
+        self._alike: dict[object, list[Template]] = {}
+        for template in templates:
+            self._alike.setdefault(template.alike, []).append(template)
+        self._full: dict[str, dict[Template, Matched]] = {}
         self._nearly: dict[str, bool] = {}
 
-    def full(self, program: Program, kernel: Kernel) -> tuple[Template, ...]:
+    def full(self, program: Program, kernel: Kernel) -> dict[Template, Matched]:
+        """Templates that the kernel is, each with the match in the program that showed the kernel first."""
         if kernel.key not in self._full:
-            self._full[kernel.key] = tuple(t for t in self.templates if t.match(program, kernel) is not None)
+            fits = {}
+            for alike in self._alike.values():
+                found = alike[0].find(program, kernel)
+                for template in alike if found else ():
+                    matched = template.filled(program, kernel, *found)  # type: ignore[misc]
+                    if matched is not None:
+                        fits[template] = matched
+            self._full[kernel.key] = fits
         return self._full[kernel.key]
 
     def viable(self, program: Program, kernel: Kernel) -> bool:
+        """Is the kernel a template, or short of some roots or its split?"""
         if kernel.key not in self._nearly:
-            fits = bool(self.full(program, kernel)) or any(t.nearly(program, kernel) for t in self.templates)
-            self._nearly[kernel.key] = fits
+            nearly = (alike[0].nearly(program, kernel) for alike in self._alike.values())
+            self._nearly[kernel.key] = bool(self.full(program, kernel)) or any(nearly)
         return self._nearly[kernel.key]
 
     def runnable(self, program: Program) -> bool:
@@ -207,21 +224,19 @@ def _variants(
         program: Program = data["program"]
         if not data["runnable"]:
             continue
-        choices = []
-        for kernel in program.kernels:
-            matches = [m for t in fits.full(program, kernel) if (m := t.match(program, kernel)) is not None]
+        choices = [fits.full(program, kernel) for kernel in program.kernels]
+        for kernel, matches in zip(program.kernels, choices, strict=True):
             if kernel.key not in tries:
-                tries[kernel.key] = Trie.of({m.template.name: m.annotations for m in matches})
-            choices.append(matches)
-        path = derivation.path(key)
-        for kernels in islice(product(*choices), LEAVES_PER_PROGRAM):
-            name = "+".join(matched.template.name for matched in kernels)
-            found.append((program.traffic(sizes), len(kernels), name, key, Variant(name, program, kernels, path)))
+                tries[kernel.key] = Trie.of({t.name: m.annotations for t, m in matches.items()})
+        path, traffic = derivation.path(key), program.traffic(sizes)
+        for templates in islice(product(*choices), LEAVES_PER_PROGRAM):
+            name = "+".join(template.name for template in templates)
+            found.append((traffic, len(templates), name, key, Variant(name, program, templates, path)))
     found.sort(key=lambda row: row[:4])
     taken: dict[str, int] = {}
     variants = []
     for _, _, name, _, variant in found:
         taken[name] = taken.get(name, 0) + 1
         unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        variants.append(Variant(unique, variant.partition, variant.kernels, variant.path))
+        variants.append(replace(variant, name=unique))
     return tuple(variants), tries

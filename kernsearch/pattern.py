@@ -335,8 +335,12 @@ class Matcher:
         return use.seen(self.program.at((use.node, use.field)).axes)
 
     def _grouped(self, pattern: Red, node: Node, found: Found, narrow: Axes, wide: Axes) -> Found | None:
-        """M and B share the axes of the narrow fields, N gets what the wide ones add, K is reduced."""
+        """M and B share the axes of the narrow fields, N gets what the wide ones add, K is reduced; a combine in the
+        kernel of its slabs reduces S."""
         m, n, k, b = tuple(pattern.groups)
+        if pattern.inner is not None:
+            grouped = found.group("S", node.over)
+            return grouped.union(m + n + b, narrow + wide) if grouped else None
         grouped = found.group(k, node.over)
         return grouped.union(m + b, narrow).union(n, wide) if grouped else None
 
@@ -364,7 +368,6 @@ class Matcher:
             return
         grouped = self._grouped(pattern, node, found, node.fields[0].axes,
                                 tuple(a for a in node.axes if a not in node.fields[0].axes))  # fmt: skip
-        grouped = grouped.group("S", node.over) if grouped and pattern.inner is not None else grouped
         if grouped is None:
             return
         named = {(pattern.name, f.name): f.name for f in node.fields}

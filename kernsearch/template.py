@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,7 @@ class Template:
                 axis of N in operand B
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
     flags       compiler flags beyond the backend's own
+    many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
     """
 
     name: str
@@ -58,6 +59,7 @@ class Template:
     assumes: tuple[str, ...] = ()
     efficiency: Callable[..., float] | None = None
     flags: tuple[str, ...] = ()
+    many: bool = False
     what: str = field(default="", compare=False)
 
     @cached_property
@@ -67,21 +69,39 @@ class Template:
 
     def match(self, program: Program, kernel: Kernel) -> Matched | None:
         """How the kernel fills this template; the first way, operands in program order before swapped ones."""
+        found = self.find(program, kernel)
+        return self.filled(program, kernel, *found) if found else None
+
+    def find(self, program: Program, kernel: Kernel) -> tuple[Found, tuple[Place, ...]] | None:
+        """How the roots match, whatever the annotations."""
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return None
-        for found, outputs in Matcher(program, kernel).match(self.roots):
-            if self._accepts(found):
-                matched = Matched(self, program, kernel.label, found, outputs)
-                if set(kernel.annotations) <= set(matched.annotations):
-                    return matched
-        return None
+        matches = Matcher(program, kernel).match(self._roots_for(kernel))
+        return next(((found, outputs) for found, outputs in matches if self._accepts(found)), None)
+
+    def filled(self, program: Program, kernel: Kernel, found: Found, outputs: tuple[Place, ...]) -> Matched | None:
+        """The match, unless the kernel is annotated in a way that the template is not."""
+        matched = Matched(self, program, kernel.label, found, outputs)
+        return matched if set(kernel.annotations) <= set(matched.annotations) else None
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """Templates of which this is equal match the same kernels, annotations aside."""
+        return (self.roots, self.groups, self.dtypes, self.many)
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return False
-        matches = Matcher(program, kernel, unsplit=True).match(self.roots, some_roots=True)
+        matches = Matcher(program, kernel, unsplit=True).match(self._roots_for(kernel), some_roots=True)
         return any(self._accepts(found) for found, _ in matches)
+
+    def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
+        root = self.roots[0]
+        if not self.many or not isinstance(root, Hole):
+            return self.roots
+        more = (replace(root, role=f"{root.role}{i}") for i in range(1, len(kernel.outputs)))
+        return (root, *more)
 
     def _accepts(self, found: Found) -> bool:
         if not self.groups:

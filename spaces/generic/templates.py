@@ -20,6 +20,7 @@ MAP = Template(
     backend="cpu",
     what="an elementwise expression over any axes",
     roots=(hole("Y", groups="M"),),
+    many=True,
     ann=(("tile", ("M",), "block", "ROWS"),),
     params=(_ROWS,),
 )
@@ -28,6 +29,7 @@ REDUCE = Template(
     backend="cpu",
     what="a reduction with any fields over any axes",
     roots=(hole("Y", red(None)),),
+    many=True,
     ann=(("tile", ("M",), "block", "ROWS"),),
     params=(_ROWS,),
 )
@@ -36,6 +38,7 @@ COMBINE = Template(
     backend="cpu",
     what="the sum, or rescaled sum, of the partial results of slabs",
     roots=(hole("Y", comb()),),
+    many=True,
     ann=(("tile", ("M",), "block", "ROWS"),),
     params=(_ROWS,),
 )
