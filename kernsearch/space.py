@@ -67,7 +67,10 @@ class Op:
     root      problem -> textbook Program; imports networkx, so it is called only while deriving
     bound     (problem, inputs, scalars, reference) -> elementwise allowed absolute error, by output name; float64
     inputs    the input sets of the gates, the random normal one first
-    edges     (problem, config) -> awkward small shapes that a general template must get right
+    edges     (problem, config) -> awkward small shapes that a general template must get right, the largest last
+    textbook  (problem, inputs, scalars) -> outputs by plain loops: checks the reference itself, on tiny shapes
+    identity  (problem, inputs, scalars, outputs, rng) -> error of a cheap randomized identity that the outputs obey,
+              as a share of what is allowed, or None where there is none for this problem
     """
 
     name: str
@@ -80,6 +83,8 @@ class Op:
     inputs: Sequence[InputSet]
     edges: Callable[[Problem, Config], tuple[tuple[int, ...], ...]]
     what: str = ""
+    textbook: Callable[..., dict[str, np.ndarray]] | None = None
+    identity: Callable[..., float | None] | None = None
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
 
     def problem(

@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from .child import CONTROL_BYTES
+from .child import CONTROL_BYTES, large_pages
 
 PAGE = mmap.PAGESIZE
 RED_ZONE_BYTES = 4096
@@ -30,9 +30,10 @@ PATTERNS = {"input": OUTSIDE, "output": UNWRITTEN, "workspace": STALE, "scratch"
 
 
 class Arena:
-    """One growable shared memory file; `version` counts the files, for workers that must attach anew."""
+    """One growable shared memory file. `tenant` is whoever laid it out last."""
 
     def __init__(self) -> None:
+        self.tenant: object = None
         self.fd = os.memfd_create("kernsearch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         self.size = 0
@@ -46,6 +47,7 @@ class Arena:
         size = -(-size // PAGE) * PAGE
         os.ftruncate(self.fd, size)
         self._map = mmap.mmap(self.fd, size)
+        large_pages(self._map)
         self.size = size
 
     def bytes(self, offset: int, count: int) -> np.ndarray:

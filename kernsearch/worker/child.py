@@ -8,6 +8,7 @@ that works while a kernel runs, because ctypes lets go of the interpreter lock.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -20,6 +21,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 MAGIC = b"ksw1"
@@ -72,6 +74,12 @@ def write_frame(fd: int, message: dict) -> None:
         data = data[os.write(fd, data) :]
 
 
+def large_pages(memory: mmap.mmap) -> None:
+    """Ask for large pages, as NumPy does for arrays of this size, so that times are those of its arrays."""
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
 def run_queue_wait_ns() -> int:
     """Nanoseconds that the tasks of this process have waited for a core; 0 where the kernel does not say."""
     total = 0
@@ -112,8 +120,8 @@ class Flusher:
     def __init__(self) -> None:
         self._memory: list[mmap.mmap] = []
         self._halves: list[tuple[int, int, int]] = []
-        self._compare = ctypes.CDLL(None).memcmp
-        self._compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        self.compare = ctypes.CDLL(None).memcmp
+        self.compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
     def flush(self, nbytes: int, threads: int) -> None:
         half = nbytes // threads // 2
@@ -124,10 +132,10 @@ class Flusher:
                 start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
                 ctypes.memset(start, 1, 2 * half)  # untouched pages would all be the one zero page
                 self._halves.append((start, start + half, half))
-        others = [threading.Thread(target=self._compare, args=h) for h in self._halves[1:]]
+        others = [threading.Thread(target=self.compare, args=h) for h in self._halves[1:]]
         for other in others:
             other.start()
-        self._compare(*self._halves[0])
+        self.compare(*self._halves[0])
         for other in others:
             other.join()
 
@@ -141,10 +149,12 @@ class Child:
         self.flusher = Flusher()
         self.arena: mmap.mmap | None = None
         self.base = 0
+        self.touched: set[tuple[int, int]] = set()
         self.progress: ctypes.c_int64 | None = None
         self.functions: dict[tuple[str, str], Any] = {}
         self.libraries: dict[str, ctypes.CDLL] = {}
         self.parallel = self.pool = 0
+        self.rouse: Callable[[], object] | None = None
 
     def attach(self, size: int) -> None:
         """Map the arena once more after it has grown."""
@@ -152,6 +162,8 @@ class Child:
             return
         self.progress = None
         self.arena = mmap.mmap(self.settings["arena"], size)
+        large_pages(self.arena)
+        self.touched.clear()
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.arena))
         self.progress = ctypes.c_int64.from_address(self.base)
         if limit := self.settings["memory_limit"]:
@@ -161,18 +173,30 @@ class Child:
             # A backstop only: the host watches resident memory. Generous, as thread stacks and arenas reserve much.
             resource.setrlimit(resource.RLIMIT_AS, (now + 4 * limit + (4 << 30), hard))
 
-    def start_pool(self) -> None:
-        pool = self.settings.get("pool")
-        if pool and not self.parallel:
-            library = ctypes.CDLL(pool["path"])
+    def touch(self, spans: list) -> None:
+        """Read parts of the arena that this mapping has not read yet."""
+        for offset, count in spans:
+            if (offset, count) not in self.touched:
+                self.touched.add((offset, count))
+                self.flusher.compare(self.base + offset, self.base + offset, count)
+
+    def start_pool(self, pool: dict | None, threads: int) -> None:
+        """Load the thread pool when first needed, and let it use as many threads as this run does."""
+        if pool is None:
+            return
+        library = self.libraries.get(pool["path"])
+        if library is None:
+            library = self.libraries[pool["path"]] = ctypes.CDLL(pool["path"])
             self.parallel = ctypes.cast(getattr(library, pool["function"]), ctypes.c_void_p).value or 0
             if create := pool.get("create"):
                 make = getattr(library, create)
                 make.restype = ctypes.c_void_p
                 self.pool = make() or 0
-            if configure := pool.get("configure"):
-                getattr(library, configure)(*map(ctypes.c_int64, (self.pool, pool["threads"], pool["cores"])))
-            self.libraries[pool["path"]] = library
+        if configure := pool.get("configure"):
+            getattr(library, configure)(*map(ctypes.c_int64, (self.pool, threads, pool["cores"])))
+        if rouse := pool.get("rouse"):
+            wake = getattr(library, rouse)
+            self.rouse = lambda: wake(ctypes.c_int64(self.pool), ctypes.c_int64(threads))
 
     def function(self, path: str, entry: str) -> Any:
         found = self.functions.get((path, entry))
@@ -194,8 +218,6 @@ class Child:
     def prepare(self, launch: dict) -> tuple:
         buffers = [self.base + offset if offset >= 0 else None for offset in launch["buffers"]]
         threads = launch["threads"]
-        if threads > 1:
-            self.start_pool()
         # Room for one more of each: a kernel that looks past its own sizes reads zero, not a neighbour.
         call = KsCall(
             (ctypes.c_void_p * (len(buffers) + 1))(*buffers),
@@ -210,14 +232,20 @@ class Child:
     def run(self, request: dict) -> dict:
         self.attach(request["arena_bytes"])
         mode = self.mode.read()
+        threads = max((launch["threads"] for launch in request["launches"]), default=1)
+        self.start_pool(request["pool"], threads)
+        self.touch(request["touch"])
         calls = [self.prepare(launch) for launch in request["launches"]]
         flush_bytes = request["flush_bytes"]
-        threads = max((launch["threads"] for launch in request["launches"]), default=1)
+        # Threads awake: for timing, a call does not pay for waking them; for the gates, they do take part.
+        rouse = self.rouse if threads > 1 else None
         wall, cpu, thread, wait = [], [], [], []
         now, process_ns, thread_ns = time.perf_counter_ns, time.process_time_ns, time.thread_time_ns
         for done in range(request["repeat"]):
             if flush_bytes:
                 self.flusher.flush(flush_bytes, threads)
+            if rouse:
+                rouse()
             waited = run_queue_wait_ns()
             used, own = process_ns(), thread_ns()
             start = now()

@@ -81,8 +81,8 @@ class Worker:
         threads: int | None = None,
         pool: Mapping[str, str | int] | None = None,
     ) -> None:
-        """`pool` names the compiled thread pool, as backends.cpu.pool.for_worker does; without one, kernels run alone:
-        {"path", "function", "create", "configure", "threads", "cores"}, the last three together or not at all."""
+        """`pool` says where the compiled thread pool is, as backends.cpu.pool.for_worker does; by default the CPU
+        backend's own, for runs on more than one thread. `threads` is the most that a run may use."""
         self.device = device
         self.run_timeout_s = run_timeout_s
         self.memory_limit_bytes = MEMORY_LIMIT_BYTES if memory_limit_bytes is None else memory_limit_bytes
@@ -124,11 +124,13 @@ class Worker:
         flush_bytes: int = 0,
         timeout_s: float | None = None,
         poll_s: float = 0.02,
+        touch: Sequence[tuple[int, int]] = (),
     ) -> Timing:
         """Run all launches in order, `repeat` times, each repeat timed as a whole.
 
         `flush_bytes` of private memory are streamed through the caches before each repeat. `timeout_s` is for one
-        repeat. Raises Rejected(gate="execution") with the cause in words.
+        repeat. `touch` are parts of the arena, (offset, bytes), that a new child reads first, so that no timed run
+        pays for mapping their pages. Raises Rejected(gate="execution") with the cause in words.
         """
         with self._lock:
             self._start(launches)
@@ -139,6 +141,8 @@ class Worker:
                 "arena_bytes": self.arena.size,
                 "repeat": repeat,
                 "flush_bytes": flush_bytes,
+                "pool": self._pool(max((launch.threads for launch in launches), default=1)),
+                "touch": touch,
                 "launches": [
                     {
                         "object": launch.object_path,
@@ -210,7 +214,6 @@ class Worker:
             # The signal comes when the *thread* that started the child ends, so only the main thread may ask for it.
             "death_signal": threading.current_thread() is threading.main_thread(),
             "memory_limit": self.memory_limit_bytes,
-            "pool": self.pool,
         }
         ours = [self._requests, self._replies, self._life]
         theirs = [requests_read, replies_write, life_read]
@@ -235,6 +238,14 @@ class Worker:
         os.set_blocking(self._replies, False)
         self._finalizer = weakref.finalize(self, _end, self._process, [*ours, self._pidfd], self._owner)
         self.restarts += 1
+
+    def _pool(self, threads: int) -> dict[str, str | int] | None:
+        """The pool for runs on several threads; compiled when first needed."""
+        if self.pool is None and threads > 1 and self.device is not None and self.device.backend == "cpu":
+            from ..backends.cpu import pool
+
+            self.pool = pool.for_worker(max(threads, self.threads))
+        return self.pool if threads > 1 else None
 
     def _gone(self) -> bool:
         return bool(select.select([self._pidfd], [], [], 0)[0])

@@ -57,6 +57,18 @@ def _bound(problem: Problem, inputs: Any, scalars: Any, reference: Any) -> dict[
     return bound(problem, inputs, scalars, reference)
 
 
+def _textbook(problem: Problem, inputs: Any, scalars: Any) -> dict[str, np.ndarray]:
+    from .numerics import textbook
+
+    return textbook(problem, inputs, scalars)
+
+
+def _identity(problem: Problem, inputs: Any, scalars: Any, outputs: Any, rng: Any) -> float | None:
+    from .numerics import identity
+
+    return identity(problem, inputs, scalars, outputs, rng)
+
+
 def _edges(problem: Problem, config: space.Config) -> tuple[tuple[int, ...], ...]:
     from .numerics import edges
 
@@ -92,6 +104,8 @@ OP = space.Op(
     bound=_bound,
     inputs=_Inputs(),
     edges=_edges,
+    textbook=_textbook,
+    identity=_identity,
     what="D = activation(alpha * op(A) @ op(B) + beta * C + bias)",
     public=("matmul",),
 )

@@ -92,7 +92,8 @@ def for_worker(threads: int) -> dict[str, str | int]:
     """What the worker's child needs to make its own pool of at most `threads` threads."""
     from .device import usable_cores
 
-    names = {"function": "ks_pool_run", "create": "ks_pool_get", "configure": "ks_pool_configure"}
+    names = {"function": "ks_pool_run", "create": "ks_pool_get", "configure": "ks_pool_configure",
+             "rouse": "ks_pool_rouse"}  # fmt: skip
     return {"path": str(compiled().path), **names, "threads": threads, "cores": usable_cores()}
 
 

@@ -1,0 +1,173 @@
+"""The float64 reference of a problem and what a candidate may be off by, in blocks so that memory stays small.
+
+An axis of the outputs that no reduction and no mask of the textbook program looks at may be cut: a slice of the
+outputs needs the same slice of the inputs only. Blocks are kept as long as they fit a budget, else computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..meaning import interpret
+from ..problem import Problem
+from ..space import Op
+
+if TYPE_CHECKING:
+    from ..body import Body
+    from ..program import Program
+
+BLOCK_BYTES = 32 << 20  # of float64 copies of a block's inputs and outputs together
+LEAST_BUDGET_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Array:
+    """An operand of a problem: its axes and shape in the caller's order."""
+
+    name: str
+    role: str  # "input" | "output"
+    dtype: np.dtype
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of each output: where it is, what it should be, and the absolute error allowed, elementwise."""
+
+    where: dict[str, tuple[slice, ...]]
+    expected: dict[str, np.ndarray]  # float64
+    allowed: dict[str, np.ndarray]  # float32 unless the output is float64
+
+
+def operands(op: Op, problem: Problem, program: Program | None = None) -> dict[str, Array]:
+    """The arrays of a problem, inputs first, as its textbook program names them."""
+    program = program or op.root(problem)
+    sizes = op.sizes(problem)
+    found = {}
+    places = [(name, "input", name, program.nodes[name].fields[0].name) for name in program.inputs]
+    places += [(out.name, "output", out.node, out.field) for out in program.outs]
+    for name, role, node, field in places:
+        axes = program.nodes[node].field(field).axes
+        shape = tuple(program.extent(axis, sizes) for axis in axes)
+        found[name] = Array(name, role, _dtype(program.nodes[node].dtype), axes, shape)
+    return found
+
+
+def _dtype(name: str) -> np.dtype:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def free_axes(program: Program, op: Op) -> tuple[str, ...]:
+    """Axes of the outputs along which the problem may be cut: each has a size letter of its own."""
+    outputs = [program.nodes[out.node].field(out.field).axes for out in program.outs]
+    bound: set[str] = set()
+    for node in program.nodes.values():
+        bound |= set(node.over)
+        for field in node.fields:
+            bound |= _masked(field.body)
+        for use in node.args:
+            bound |= {axis for pair in use.rename for axis in pair}
+    spelled = list(program.extents.values())
+    return tuple(
+        axis
+        for axis in outputs[0]
+        if axis not in bound
+        and all(axis in axes for axes in outputs)
+        and program.extents[axis] in op.letters
+        and spelled.count(program.extents[axis]) == 1
+    )
+
+
+def _masked(body: Body | None) -> set[str]:
+    if not isinstance(body, tuple) or not body:
+        return set()
+    if body[0] == "mask":
+        return {body[2], body[3]} | _masked(body[1])
+    return set().union(*(_masked(part) for part in body[1:] if isinstance(part, tuple)))
+
+
+class Reference:
+    """The reference of one problem on one set of inputs. `inputs` are kept by reference and must not change."""
+
+    def __init__(
+        self, op: Op, problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float]
+    ) -> None:
+        self.op, self.problem, self.inputs, self.scalars = op, problem, dict(inputs), dict(scalars)
+        self.program = op.root(problem)
+        self.arrays = operands(op, problem, self.program)
+        self._free = free_axes(self.program, op)
+        self._cuts = self._cut()
+        outputs = [array for array in self.arrays.values() if array.role == "output"]
+        budget = max(LEAST_BUDGET_BYTES, sum(array.nbytes for array in self.arrays.values()) // 2)
+        self._keep = 12 * sum(prod(array.shape) for array in outputs) <= budget
+        self._kept: dict[int, Block] = {}
+
+    @property
+    def known(self) -> bool:
+        """Is every block computed and kept?"""
+        return len(self._kept) == len(self)
+
+    def __len__(self) -> int:
+        return prod(len(c) for c in self._cuts.values())
+
+    def blocks(self, chosen: frozenset[int] | None = None) -> Iterator[Block]:
+        """All blocks, or the chosen ones, one at a time."""
+        for index, cut in enumerate(product(*self._cuts.values())):
+            if chosen is not None and index not in chosen:
+                continue
+            block = self._kept.get(index)
+            if block is None:
+                block = self._compute(dict(zip(self._cuts, cut, strict=True)))
+                if self._keep:
+                    self._kept[index] = block
+            yield block
+
+    def _compute(self, cut: Mapping[str, slice]) -> Block:
+        where = {a.name: tuple(cut.get(axis, slice(None)) for axis in a.axes) for a in self.arrays.values()}
+        inputs = {name: array[where[name]] for name, array in self.inputs.items()}
+        lengths = {self.program.extents[axis]: part.stop - part.start for axis, part in cut.items()}
+        sizes = {**self.op.sizes(self.problem), **lengths}
+        problem = self.problem.at(tuple(sizes[letter] for letter in self.op.letters))
+        expected = interpret(self.program, inputs, sizes, self.scalars)
+        allowed = self.op.bound(problem, inputs, self.scalars, expected)
+        for name, bound in allowed.items():
+            if self.arrays[name].dtype.itemsize <= 4:
+                allowed[name] = np.asarray(bound, np.float32) * np.float32(1 + 2**-20)
+        return Block({name: where[name] for name in expected}, expected, allowed)
+
+    def _cut(self) -> dict[str, list[slice]]:
+        """Slices of each free axis such that a block's float64 copies stay small."""
+        sizes = self.op.sizes(self.problem)
+        length = {axis: self.program.extent(axis, sizes) for axis in self._free}
+
+        def weight() -> int:
+            count = 0
+            for array in self.arrays.values():
+                full = dict(zip(array.axes, array.shape, strict=True))
+                count += (3 if array.role == "output" else 1) * prod(length.get(a, n) for a, n in full.items())
+            return 8 * count
+
+        while self._free and weight() > BLOCK_BYTES and max(length.values()) > 64:
+            longest = max(length, key=lambda axis: length[axis])
+            length[longest] = -(-length[longest] // 2)
+        return {
+            axis: [slice(s, min(s + step, total)) for s in range(0, total, step)]
+            for axis, step in length.items()
+            for total in (self.program.extent(axis, sizes),)
+        }

@@ -1,0 +1,297 @@
+"""What correct means for gemm: the error bound, the inputs of the gates, awkward shapes, and two independent checks.
+
+Bound, elementwise, with S = |op(A)| |op(B)|, u_acc and u_out the unit roundoffs of accumulation and output:
+
+    |D - R| <= L * ((C * sqrt(K) + 2) * u_acc * |alpha| * S + 3 * u_acc * (|bias| + |beta * C|))
+               + E * u_acc * (|alpha| * S + |bias| + |beta * C|) + u_out * |R| + tiny
+
+L is the Lipschitz constant of the activation, E its own error in units of its argument, tiny covers products that are
+subnormal. C was calibrated on a plain float32 loop over k, rounded after each multiplication and each addition: the
+largest (|D - R| - u_out |R|) / (sqrt(K) u_acc S) over 64x64 results, seed 0:
+
+    K                 2     3     8    64   512  4096  16384  65536
+    normal         0.49  0.81  0.61  0.33  0.13  0.05   0.02   0.01
+    uniform 0..1   0.42  0.69  0.77  0.79  0.73  0.88   0.80   0.74
+    1..1.1         0.57  0.61  0.60  0.80  0.84  0.91   0.80   0.82
+
+so C = 2 is twice the worst. Sums in another order (tiles, vectors, split K) err less. The reference of a float64
+problem is float64 arithmetic of another order and errs as much as a candidate: there C = 4; what that lets pass, the
+exact input sets do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+
+from kernsearch.problem import Problem
+from kernsearch.space import Config, InputSet
+
+Arrays = dict[str, np.ndarray]
+Scalars = dict[str, float]
+
+C = {"float32": 2.0, "float64": 4.0}
+ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
+SMALLEST = {"float32": 2.0**-149, "float64": 2.0**-1074}
+LIPSCHITZ = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
+ACTIVATION_ERROR = {"relu": 0.0, "gelu": 8.0, "gelu_tanh": 8.0, "silu": 8.0}  # E: roundoffs of the argument
+
+
+def activation(problem: Problem) -> str | None:
+    """The activation of the epilogue, or None."""
+    return next((word for word in str(problem.option("epilogue")).split(",") if word in LIPSCHITZ), None)
+
+
+def logical(problem: Problem, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """op(A) of shape (M, K) and op(B) of shape (K, N), as views."""
+    layout = str(problem.option("layout"))
+    a, b = inputs["A"], inputs["B"]
+    return (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+
+
+def bound(
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    scalars: Mapping[str, float],
+    reference: Mapping[str, np.ndarray],
+) -> Arrays:
+    """The allowed absolute error of D, elementwise, float64, shape (M, N); see the top of this module.
+
+    Inputs that are not finite count as zero: where they matter the reference is not finite either.
+    """
+    a, b = logical(problem, inputs)
+    depth, dtype = problem.shape[2], problem.dtype
+    u, kind = ROUNDOFF[dtype], activation(problem)
+    # Sums of positive numbers have small relative errors, so the problem's own precision is enough; 1 % covers them.
+    with np.errstate(all="ignore"):
+        size = np.asarray(_finite(a) @ _finite(b), dtype=np.float64) * (1.01 * abs(scalars.get("alpha", 1.0)))
+        added = np.zeros((1, 1))
+        if "bias" in inputs:
+            added = added + _finite(inputs["bias"]).astype(np.float64)
+        if "C" in inputs and scalars.get("beta", 1.0) != 0:
+            added = added + abs(scalars.get("beta", 1.0)) * _finite(inputs["C"]).astype(np.float64)
+        error = (C[dtype] * math.sqrt(depth) + 2) * u * size + 3 * u * added
+        error *= LIPSCHITZ.get(kind or "", 1.0)
+        error += ACTIVATION_ERROR.get(kind or "", 0.0) * u * (size + added)
+        error += u * np.nan_to_num(np.abs(reference["D"]), nan=0.0, posinf=0.0) + (depth + 4) * SMALLEST[dtype]
+    return {"D": error}
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    """|x|, with zeros for what is not finite."""
+    return np.where(np.isfinite(x), np.abs(x), np.zeros((), x.dtype))
+
+
+def textbook(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float]) -> Arrays:
+    """D by plain loops and exactly rounded sums, to check the reference with. For tiny shapes only."""
+    a, b = (x.astype(float).tolist() for x in logical(problem, inputs))
+    m, n, k = problem.shape
+    act = {
+        "relu": lambda x: max(x, 0.0),
+        "gelu": lambda x: x * 0.5 * math.erfc(-x / math.sqrt(2.0)),
+        "gelu_tanh": lambda x: x / (1.0 + math.exp(min(700.0, -1.5957691216057308 * (x + 0.044715 * x**3)))),
+        "silu": lambda x: x * math.exp(min(x, 0.0)) / (1.0 + math.exp(-abs(x))),
+        None: lambda x: x,
+    }[activation(problem)]
+    out = np.empty((m, n))
+    for i, j in product(range(m), range(n)):
+        terms = [scalars.get("alpha", 1.0) * math.fsum(a[i][p] * b[p][j] for p in range(k))]
+        if "bias" in inputs:
+            terms.append(float(inputs["bias"][j]))
+        if "C" in inputs and scalars["beta"] != 0:
+            terms.append(scalars["beta"] * float(inputs["C"][i, j]))
+        out[i, j] = act(math.fsum(terms))
+    return {"D": out}
+
+
+def identity(
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    scalars: Mapping[str, float],
+    outputs: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+) -> float | None:
+    """How well D t = alpha op(A) (op(B) t) + bias . t + beta C t holds for random signs t, in float64.
+
+    The largest error by what is allowed, at most 1 when it holds; None when the epilogue is not linear. It costs
+    three matrix-vector products, so it is the first look at a large result; errors of different columns add like
+    independent ones, hence the square root of N.
+    """
+    if activation(problem) is not None:
+        return None
+    a, b = logical(problem, inputs)
+    m, n, k = problem.shape
+    t = rng.choice([-1.0, 1.0], n)
+    alpha, u = scalars.get("alpha", 1.0), ROUNDOFF[problem.dtype]
+    bt, column = np.empty(k), np.zeros(n)
+    for rows in _parts(k, n):
+        part = b[rows].astype(np.float64)
+        bt[rows] = part @ t
+        column += np.einsum("kn,kn->n", part, part)
+    added = float(inputs["bias"].astype(np.float64) @ t) if "bias" in inputs else 0.0
+    worst = 0.0
+    for rows in _parts(m, max(n, k)):
+        part = a[rows].astype(np.float64)
+        want = alpha * (part @ bt) + added
+        # |A| |B| is at most the product of the norms of a row and a column.
+        size = abs(alpha) * np.sqrt(np.einsum("mk,mk->m", part, part))
+        allowed = (C[problem.dtype] * math.sqrt(k) + 4) * u * size * math.sqrt(float(column.sum()))
+        if "C" in inputs and scalars["beta"] != 0:
+            c = inputs["C"][rows].astype(np.float64)
+            want = want + scalars["beta"] * (c @ t)
+            allowed = allowed + 4 * u * abs(scalars["beta"]) * np.sqrt(np.einsum("mn,mn->m", c, c))
+        if "bias" in inputs:
+            allowed = allowed + 4 * u * float(np.linalg.norm(inputs["bias"].astype(np.float64)))
+        error = np.abs(outputs["D"][rows].astype(np.float64) @ t - want) / (4 * allowed + SMALLEST[problem.dtype])
+        worst = max(worst, math.inf if not np.isfinite(error).all() else float(error.max()))
+    return worst
+
+
+def _parts(rows: int, columns: int) -> list[slice]:
+    """Slices of rows so small that a float64 copy of each takes about 8 MB."""
+    step = max(1, (1 << 20) // columns)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+# -- inputs
+
+
+def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    m, n, k = problem.shape
+    layout, words = str(problem.option("layout")), str(problem.option("epilogue")).split(",")
+    found: dict[str, tuple[int, ...]] = {
+        "A": (m, k) if layout[0] == "n" else (k, m),
+        "B": (k, n) if layout[1] == "n" else (n, k),
+    }
+    if "bias" in words:
+        found["bias"] = (n,)
+    if "residual" in words:
+        found["C"] = (m, n)
+    return found
+
+
+def _scalars(problem: Problem, alpha: float, beta: float) -> Scalars:
+    return {"alpha": alpha, "beta": beta} if "residual" in str(problem.option("epilogue")) else {"alpha": alpha}
+
+
+def _random(problem: Problem, rng: np.random.Generator) -> Arrays:
+    dtype = np.dtype(problem.dtype)
+    return {name: rng.standard_normal(shape, dtype) for name, shape in _shapes(problem).items()}  # type: ignore[arg-type]
+
+
+def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
+    return _random(problem, rng), _scalars(problem, 0.75, -1.25)
+
+
+def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
+    """So small that every partial sum is exact in any order."""
+    digits = {"float32": 24, "float64": 53}[problem.dtype]
+    most = max(1, min(8, math.isqrt(2 ** (digits - 2) // problem.shape[2])))
+    arrays = {
+        name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(problem.dtype)
+        for name, shape in _shapes(problem).items()
+    }
+    return arrays, _scalars(problem, -1.0, 2.0)
+
+
+def _one_hot(problem: Problem, rng: np.random.Generator, hot: str) -> tuple[Arrays, Scalars]:
+    """One operand picks rows or columns of the other, whose elements say where they stand."""
+    m, n, k = problem.shape
+    arrays = {name: np.zeros(shape, problem.dtype) for name, shape in _shapes(problem).items()}
+    a, b = logical(problem, arrays)
+    if hot == "A":
+        a[np.arange(m), rng.integers(0, k, m)] = 1
+        b[:] = _positions(k, n)
+    else:
+        b[rng.integers(0, k, n), np.arange(n)] = 1
+        a[:] = _positions(m, k)
+    if "bias" in arrays:
+        arrays["bias"][:] = np.arange(n) % 97
+    if "C" in arrays:
+        arrays["C"][:] = _positions(m, n)
+    return arrays, _scalars(problem, 1.0, 1.0)
+
+
+def _positions(rows: int, columns: int) -> np.ndarray:
+    """Whole numbers below 2^20 that differ between elements as far as they can."""
+    i, j = np.arange(rows, dtype=np.int64)[:, None], np.arange(columns, dtype=np.int64)[None, :]
+    return (i * columns + j) % 1048573
+
+
+def _not_finite(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
+    """A few NaN and infinities, so that they reach some rows and columns and must not reach others."""
+    arrays = _random(problem, rng)
+    for name, array in arrays.items():
+        flat = array.reshape(-1)
+        for value in (np.nan, np.inf, -np.inf) if name != "bias" else (np.inf,):
+            if rng.random() < 0.7:
+                flat[rng.integers(0, flat.size)] = value
+    return arrays, _scalars(problem, 1.5, 0.5)
+
+
+def _beta_zero(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
+    """beta = 0 does not look at C, which is NaN all over."""
+    arrays = _random(problem, rng)
+    if "C" in arrays:
+        arrays["C"][:] = np.nan
+    return arrays, _scalars(problem, -2.0, 0.0)
+
+
+def _tiny(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
+    """Products are subnormal; they are kept."""
+    arrays = _random(problem, rng)
+    scale = {"float32": 2.0**-66, "float64": 2.0**-520}[problem.dtype]
+    arrays["A"] *= np.dtype(problem.dtype).type(scale)
+    arrays["B"] *= np.dtype(problem.dtype).type(scale)
+    for name in set(arrays) - {"A", "B"}:
+        arrays[name][:] = 0
+    return arrays, _scalars(problem, 1.0, 1.0)
+
+
+INPUTS = (
+    InputSet("normal", _normal),
+    InputSet("small integers", _integers, exact=True),
+    InputSet("one-hot A", lambda problem, rng: _one_hot(problem, rng, "A"), exact=True),
+    InputSet("one-hot B", lambda problem, rng: _one_hot(problem, rng, "B"), exact=True),
+    InputSet("NaN and Inf", _not_finite),
+    InputSet("beta = 0, C NaN", _beta_zero),
+    InputSet("subnormal products", _tiny),
+)
+
+
+# -- awkward shapes
+
+MOST_WORK = 1 << 22  # multiply-adds of an awkward shape: a naive kernel takes some milliseconds
+LARGEST_TILE = 1 << 13
+
+
+def edges(problem: Problem, config: Config) -> tuple[tuple[int, ...], ...]:
+    """Ones, primes, and one off each tile of this config; the largest shape last, which has several tiles an axis.
+
+    A parameter speaks of the axis whose letter it holds: MR, MC, BM, TM of M; KC, BK of K. SPLIT cuts K: fewer, and
+    one more, than a slab each.
+    """
+    tiles: dict[str, list[int]] = {"M": [], "N": [], "K": []}
+    for letter, value in sorted(config.items()):
+        axes = ["K"] if letter == "SPLIT" else [axis for axis in tiles if axis in letter and len(letter) <= 3]
+        if len(axes) == 1:
+            tiles[axes[0]].append(value)
+    sets = {axis: sorted({t for t in values if 1 < t <= LARGEST_TILE}) or [8] for axis, values in tiles.items()}
+    found: list[tuple[int, int, int]] = [(1, 1, 1), (1, 7, 5), (7, 1, 3), (2, 3, 1), (13, 17, 19)]
+    rows, columns, depths = (sets[axis] for axis in "MNK")
+    small = min(rows), min(columns), min(depths)
+    found += [(r + d, 5, 7) for r in rows for d in (-1, 1)]
+    found += [(3, c + d, 11) for c in columns for d in (-1, 1)]
+    found += [(5, 3, k + d) for k in depths for d in (-1, 0, 1)]
+    found += [(small[0] + 1, small[1] - 1, small[2] + 1), (small[0], small[1], small[2])]
+    found.append((2 * small[0] + 3, 2 * small[1] + 5, 2 * small[2] + 1))
+    # Enough work that threads meet.
+    several = [max(2 * max(rows) + 3, 67), max(2 * max(columns) + 5, 71), max(2 * max(depths) + 1, 73)]
+    while math.prod(several) > MOST_WORK:  # give up several tiles along the longest axis first
+        longest = several.index(max(several))
+        several[longest] = several[longest] // 2 + 1
+    found = [shape for shape in dict.fromkeys(found) if min(shape) >= 1 and math.prod(shape) <= MOST_WORK]
+    return (*(shape for shape in found if shape != tuple(several)), tuple(several))  # type: ignore[return-value]
