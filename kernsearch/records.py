@@ -157,6 +157,8 @@ def write(record: Record, folder: Path) -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(home / ".lock", timeout=LOCK_TIMEOUT_S):
+            for left_behind in home.glob(".new-*"):  # by a writer that was killed: who holds the lock is the only one
+                left_behind.unlink()
             path = _target(record, home)
             _replace(path, msgspec.json.format(msgspec.json.encode(record.to_json()), indent=1))
     except filelock.Timeout as error:

@@ -18,6 +18,8 @@ from . import ACTIVATIONS, OP
 _DTYPES = tuple(np.dtype(name) for name in OP.dtypes["cpu"])
 _NAMES = ("A", "B", "bias", "C", "D")  # of the textbook program: a, b, bias, c, out
 
+_ARRAY, _EMPTY = np.ndarray, np.empty
+
 Span = tuple[int, int]
 
 
@@ -37,7 +39,7 @@ class _Ready(NamedTuple):
     in_place: int  # which operand may be the output: c, if its strides are the same; else -1
     shape: tuple[int, ...]
     dtype: np.dtype
-    scaled: bool  # beta is a scalar of the plan, after alpha
+    scalars: tuple[int, ...]  # for each scalar of the plan, which of (alpha, beta) it is
 
 
 def matmul(
@@ -65,23 +67,30 @@ def matmul(
     """
     if beta == 0:
         c = None
-    if not (type(a) is type(b) is np.ndarray):
+    if not (type(a) is type(b) is _ARRAY):
         return _matmul(a, b, bias, activation, alpha, beta, c, out, None)
-    key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation, beta == 0)
-    for more in (bias, c, out):
-        key += (None,) if more is None else (more.shape, more.strides, more.dtype) if type(more) is np.ndarray else (0,)
+    key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation)
+    if out is not None:
+        key += _form(out)
+    if bias is not None or c is not None:
+        key += ("bias", *_form(bias), "c", *_form(c))
     try:
         ready = runtime.memory.calls.get(key)
     except TypeError:  # an activation that cannot be hashed
         ready = None
     if ready is not None:
-        result = np.empty(ready.shape, ready.dtype) if out is None else out
+        result = _EMPTY(ready.shape, ready.dtype) if out is None else out
         arrays = (a, b, bias, c, result)
         addresses = [address_of(arrays[i]) for i in ready.order]
         if _safe(ready, addresses, out):
-            ready.run(addresses, (alpha, beta) if ready.scaled else (alpha,))
+            ready.run(addresses, tuple([alpha, beta][i] for i in ready.scalars))
             return result
     return _matmul(a, b, bias, activation, alpha, beta, c, out, key)
+
+
+def _form(array: Any) -> tuple[Any, ...]:
+    """What of an array decides how the kernels take it. Calls with anything else are not remembered."""
+    return (array.shape, array.strides, array.dtype) if type(array) is _ARRAY else (None,)
 
 
 def _safe(ready: _Ready, addresses: list[int], out: np.ndarray | None) -> bool:
@@ -102,6 +111,8 @@ def _matmul(
     a: Any, b: Any, bias: Any, activation: Any, alpha: Any, beta: Any, c: Any, out: Any, key: Any
 ) -> np.ndarray:  # fmt: skip
     """Any arrays at all: check them, bring them to two dimensions, find the plan, and remember simple calls."""
+    if not all(x is None or type(x) is _ARRAY for x in (bias, c, out)):
+        key = None
     a, b = _operand("a", a), _operand("b", b)
     if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("="):
         raise DtypeError(f"a is {a.dtype}, b is {b.dtype}: want the same dtype; nothing is converted")
@@ -138,10 +149,10 @@ def _matmul(
     else:
         plan.launch(arrays, scalars, elementwise=("C",))
         if key is not None and (bound := plan.bound(arrays)) is not None:
-            at, scaled = order.index(4), "beta" in plan.plan.scalars
+            at, numbers = order.index(4), tuple(map(("alpha", "beta").index, plan.plan.scalars))
             same = c is not None and given[3].strides == given[4].strides
             ready = _Ready(bound.launcher.run, order, bound.spans, bound.mask, at, order.index(3) if same else -1,
-                           shape, dtype, scaled)  # fmt: skip
+                           shape, dtype, numbers)  # fmt: skip
             runtime.remember(key, ready)
     return result if shape or out is not None else result[()]
 
