@@ -173,8 +173,8 @@ class Session:
     def predicted(self) -> list[tuple[float, Candidate]]:
         """The model's best candidates with their predicted seconds, best first."""
         found: list[tuple[float, Candidate]] = []
-        for name in self.search.searched:
-            variant, space = self.variants[name], self.spaces[name].narrowed(self.search.fix_of(name))
+        for name, space in self.search.searched.items():
+            variant = self.variants[name]
             ranked = model.rank(variant, space, self.device, self.sizes, self.ceilings, seed=self.request.seed)
             wanted = (
                 (p.seconds, Candidate.of(name, config)) for p, config in ranked if not self._unwanted(name, config)

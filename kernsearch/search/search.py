@@ -179,6 +179,16 @@ class Search:
         self._tell(ask, "refused", {"status": "rejected", "gate": gate, "reason": reason, **(attrs or {})}, None)
         self.counts.rejected[gate] += 1
 
+    def abandon(self, ask: Ask) -> None:
+        """Give up a candidate that was asked and will not be measured: it counts for nothing and may be asked again."""
+        del self._mine[ask.number]
+        self._give_up(ask.id, ask.candidate, ask.number, "given up when its run ended")
+
+    @property
+    def searched(self) -> Mapping[str, FeasibleSpace]:
+        """The variants that the filters leave, each with its space narrowed to the fixed values."""
+        return self._narrow
+
     def enqueue(self, variant: str, config: Mapping[str, int], origin: str) -> bool:
         """Ask this candidate next, or the feasible one that resembles it most. False when the study knows it already
         or the filters refuse it; that costs nothing and is no ask."""
