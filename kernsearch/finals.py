@@ -70,6 +70,7 @@ def conclude(session: Session, predicted: list[Candidate]) -> Result:
             "default": {"variant": default.variant, "config": dict(default.config)},
             "finalists": {name: Measured.of(m).median_s for name, m in sorted(result.measurements.items())},
             "verdict": told.sentence,
+            "refusals": dict(session.refusals),
         },
         counts=session.search.counts.to_json(),
         created=records.now(),
