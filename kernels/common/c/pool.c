@@ -49,7 +49,6 @@ typedef struct ks_pool {
 
 static ks_pool pool = {.limit = 1, .cores = 1};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Thread_local bool inside;  // this thread runs a task
 
 static inline void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -135,7 +134,6 @@ static bool join_job(ks_pool *p) {
 
 static void *thread_main(void *argument) {
     ks_pool *p = argument;
-    inside = true;
     set_float_mode(DEFAULT_FLOAT_MODE);
     for (;;) {
         const uint32_t bell = atomic_load(&p->bell);
@@ -205,7 +203,7 @@ void ks_pool_run(void *handle, int64_t threads, int64_t count, ks_task task, voi
     if (threads > limit) threads = limit;
     if (threads > count) threads = count;
     uint32_t free_pool = 0;
-    if (threads > 1 && !inside && atomic_compare_exchange_strong(&p->busy, &free_pool, 1)) {
+    if (threads > 1 && atomic_compare_exchange_strong(&p->busy, &free_pool, 1)) {
         const int64_t helpers = make_threads(p, threads - 1);
         p->task = task;
         p->context = context;
@@ -216,9 +214,7 @@ void ks_pool_run(void *handle, int64_t threads, int64_t count, ks_task task, voi
         atomic_store(&p->state, job << 32 | (uint64_t)helpers * SEAT);
         atomic_fetch_add(&p->bell, 1);
         if (atomic_load(&p->sleepers) > 0) wake(&p->bell, helpers);
-        inside = true;
         work(p);
-        inside = false;
         atomic_fetch_and(&p->state, ~(uint64_t)0xffff0000);  // close: who has not joined by now never will
         wait_for_threads(p);
         atomic_store(&p->busy, 0);
