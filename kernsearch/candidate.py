@@ -39,7 +39,7 @@ def lower(
     """The launch plan of a variant at a config: kernels in order, and the arrays they read and write."""
     program = variant.program
     kernels = tuple(
-        backend.kernel_plan(matched.binding(), matched.template, _own(matched.template, config), device)
+        backend.kernel_plan(matched.binding(), matched.template, config, device)
         for matched in variant.kernels
     )
     return Plan(
@@ -52,12 +52,6 @@ def lower(
         assumes=tuple(dict.fromkeys(text for matched in variant.kernels for text in matched.assumes)),
         deterministic=variant.deterministic,
     )
-
-
-def _own(template: Template, config: Mapping[str, int]) -> dict[str, int]:
-    """The values of the parameters that a template has."""
-    names = {p.name for p in (*template.params, *template.knobs)}
-    return {name: value for name, value in config.items() if name in names}
 
 
 def operands(program: Program) -> Iterator[Operand]:

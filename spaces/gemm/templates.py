@@ -2,77 +2,188 @@
 
 from __future__ import annotations
 
-from kernsearch.space import Param
+from collections.abc import Callable
+
+from kernsearch.device import Device
+from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Template, dot, hole
 
-_MC = Param("MC", (48, 96, 192, 384), "rows of A packed at a time")
-_NC = Param("NC", (256, 512, 1024, 2048), "columns of B packed at a time")
-_KC = Param("KC", (128, 256, 384, 512), "depth of a packed panel")
 _MR = Param("MR", (4, 6, 8, 12, 14), "rows of the register tile")
-_NR = Param("NR", (8, 16, 32, 48), "columns of the register tile")
-_SPLIT = Param("SPLIT", (2, 3, 4, 8), "slabs of the reduced axis")
+_FEW = Param("MR", (1, 2, 4, 6, 8, 12, 14), "rows of the register tile")
+_NR = Param("NR", (4, 8, 12, 16, 24, 32, 48, 64), "columns of the register tile")
+_MC = Param("MC", (24, 48, 96, 144, 192, 288, 384), "rows of a block of A, rounded down to whole register tiles")
+_NC = Param("NC", (128, 256, 512, 1024, 2048, 4096), "columns of a block of B, rounded down to whole register tiles")
+_KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
+_SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of the reduced axis")
+_AXIS = Param("AXIS", (0, 1), "threads share rows (0) or columns (1)")
+_KU = Param("KU", (1, 2, 4), "steps of k per turn of the inner loop")
+
+# the smaller blocks of the kernel that packs nothing
+_TILE_ROWS = Param("MC", (16, 32, 64, 128), "rows of a tile of sums")
+_TILE_COLUMNS = Param("NC", (64, 128, 256, 512), "columns of a tile of sums")
+_TILE_DEPTH = Param("KC", (8, 16, 32, 64, 128), "rows of B at a time")
+
+
+def _lanes(device: Device, sizes: Sizes) -> int:
+    return device.vector_bytes // sizes["ITEMSIZE"]
+
+
+def _registers(config: Config, device: Device, sizes: Sizes) -> int:
+    """Vector registers of the inner loop: sums, a row of B, an element of A."""
+    across = -(-config["NR"] // _lanes(device, sizes))
+    return config["MR"] * across + across + 1
+
+
+def _fits_the_problem(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
+    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
+
+    def holds(config: Config, device: Device, sizes: Sizes) -> bool:
+        smaller = [value for value in param.values if value < config[param.name]]
+        return not smaller or smaller[-1] < sizes[size]
+
+    return holds
+
+
+def _rules(*params: Param) -> tuple[Constraint, ...]:
+    """The constraints that concern these parameters."""
+    letters = {param.name for param in params}
+    rules = []
+    if "NR" in letters:
+        rules += [
+            Constraint("NR is not a whole number of vectors", lambda c, d, s: c["NR"] % _lanes(d, s) == 0),
+            Constraint(
+                "register tile needs more vector registers than the device has",
+                lambda c, d, s: _registers(c, d, s) <= d.vector_registers,
+            ),
+            Constraint(
+                "register tile is too small to hide the latency of its sums",
+                lambda c, d, s: c["MR"] * c["NR"] >= 6 * _lanes(d, s) or c["MR"] >= s["M"],
+            ),
+        ]
+    elif "NC" in letters:
+        rules.append(Constraint("NC is not a whole number of vectors", lambda c, d, s: c["NC"] % _lanes(d, s) == 0))
+    if letters >= {"MC", "MR"}:
+        rules.append(Constraint("MC is smaller than MR", lambda c, d, s: c["MC"] >= c["MR"]))
+    if letters >= {"NC", "NR"}:
+        rules.append(Constraint("NC is smaller than NR", lambda c, d, s: c["NC"] >= c["NR"]))
+        rules.append(
+            Constraint(
+                "block of A exceeds the second level cache",
+                lambda c, d, s: c["MC"] * c["KC"] * s["ITEMSIZE"] <= d.l2_bytes,
+            )
+        )
+    if "SPLIT" in letters:
+        rules.append(
+            Constraint(
+                "slabs are shorter than 64", lambda c, d, s: s["K"] >= 64 * c["SPLIT"] or c["SPLIT"] == _SPLIT.values[0]
+            )
+        )
+    for param in params:
+        if size := {"MC": "M", "NC": "N", "KC": "K"}.get(param.name):
+            reason = f"{param.name} is larger than {size} needs"
+            rules.append(Constraint(reason, _fits_the_problem(param, size)))
+    return tuple(rules)
+
+
+def tile_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """Share of peak of the inner loop: what its loads and latencies leave, times what ragged tiles waste.
+
+    Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four.
+    """
+    lanes = _lanes(device, sizes)
+    across = config["NR"] / lanes
+    work = config["MR"] * across / 2
+    cycles = max(work, (config["MR"] + across) / 2, 4.0)
+    m, n = sizes["M"], sizes["N"]
+    down = -(-m // config["MR"]) * config["MR"]
+    wide = -(-n // lanes) * lanes
+    depth = min(config.get("KC", sizes["K"]), sizes["K"])
+    steps = depth / (depth + 12)  # starting a tile, and putting its sums away
+    return work / cycles * (m / down) * (n / wide) * steps
+
+
+def rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """Each multiply-add loads its row of B and loads and stores its sums: a store a cycle."""
+    return 0.25 * (sizes["N"] / (-(-sizes["N"] // _lanes(device, sizes)) * _lanes(device, sizes)))
+
+
+_BLOCKS = (
+    ("tile", ("M",), "block", "MC"),
+    ("tile", ("N",), "block", "NC"),
+    ("tile", ("K",), "serial", "KC"),
+)
+_REGISTERS = (
+    ("tile", ("M",), "register", "MR"),
+    ("tile", ("N",), "register", "NR"),
+    ("keep", "acc", "registers"),
+)
+_PACKED = (*_BLOCKS, *_REGISTERS, ("move", "A", "pack"), ("move", "B", "pack"))
+_ROWS_OF_A = "MC // MR * MR"
+_WAITING = "PARTIALS * (K > KC) * M * N"  # unfinished sums, where the output may not hold them
 
 CACHE_TILED = Template(
     name="cache_tiled",
     backend="cpu",
     what="blocks that fit a cache, read from the operands where they are",
     roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/01_cache_tiled.c",
+    entry="gemm_cache_tiled",
     groups="M1 N1 K1",
     dtypes=("float32", "float64"),
-    ann=(("tile", ("M",), "block", "MC"), ("tile", ("N",), "block", "NC"), ("tile", ("K",), "serial", "KC")),
-    params=(_MC, _NC, _KC),
+    ann=_BLOCKS,
+    params=(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
+    constraints=_rules(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
+    scratch="THREADS * MC * NC * ITEMSIZE + 64",
+    efficiency=rows_efficiency,
 )
 REGISTER_TILED = Template(
     name="register_tiled",
     backend="cpu",
     what="packed A and B, a tile of the output in registers",
     roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/02_register_tiled.c",
+    entry="gemm_register_tiled",
     groups="M1 N1 K1",
     dtypes=("float32", "float64"),
-    ann=(
-        ("tile", ("M",), "block", "MC"),
-        ("tile", ("N",), "block", "NC"),
-        ("tile", ("K",), "serial", "KC"),
-        ("tile", ("M",), "register", "MR"),
-        ("tile", ("N",), "register", "NR"),
-        ("keep", "acc", "registers"),
-        ("move", "A", "pack"),
-        ("move", "B", "pack"),
-    ),
+    ann=_PACKED,
     params=(_MC, _NC, _KC, _MR, _NR),
+    knobs=(_AXIS, _KU),
+    constraints=_rules(_MC, _NC, _KC, _MR, _NR),
+    scratch=f"ITEMSIZE * (THREADS * (min({_ROWS_OF_A}, up(M, MR)) * min(KC, K) + 16)"
+    f" + min(NC, up(N, NR)) * min(KC, K) + {_WAITING}) + 256",
+    efficiency=tile_efficiency,
 )
 UNPACKED = Template(
     name="unpacked",
     backend="cpu",
     what="a tile of the output in registers, operands read where they are: for skinny and tiny shapes",
     roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/04_unpacked.c",
+    entry="gemm_unpacked",
     groups="M1 N1 K1",
     dtypes=("float32", "float64"),
-    ann=(
-        ("tile", ("M",), "register", "MR"),
-        ("tile", ("N",), "register", "NR"),
-        ("keep", "acc", "registers"),
-    ),
-    params=(_MR, _NR),
+    ann=(_BLOCKS[0], _BLOCKS[2], *_REGISTERS),
+    params=(_MC, _KC, _FEW, _NR),
+    knobs=(_AXIS, _KU),
+    constraints=_rules(_MC, _KC, _FEW, _NR),
+    scratch=f"ITEMSIZE * THREADS * ({_ROWS_OF_A} * NR + (MR + NR) * min(KC, K) + 16) + 64",
+    efficiency=tile_efficiency,
 )
 SPLIT_K = Template(
     name="split_k",
     backend="cpu",
     what="slabs of the reduced axis in parallel, partial sums to memory",
     roots=(hole("D", dot("A", "B", slab=True)),),
+    source="gemm/c/03_split_k.c",
+    entry="gemm_split_k",
     groups="M1 N1 K1",
     dtypes=("float32", "float64"),
-    ann=(
-        ("tile", ("M",), "block", "MC"),
-        ("tile", ("N",), "block", "NC"),
-        ("tile", ("K",), "serial", "KC"),
-        ("tile", ("M",), "register", "MR"),
-        ("tile", ("N",), "register", "NR"),
-        ("keep", "acc", "registers"),
-        ("move", "A", "pack"),
-        ("move", "B", "pack"),
-    ),
+    ann=_PACKED,
     params=(_SPLIT, _MC, _NC, _KC, _MR, _NR),
+    knobs=(_AXIS, _KU),
+    constraints=_rules(_SPLIT, _MC, _NC, _KC, _MR, _NR),
+    scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
+    efficiency=tile_efficiency,
 )
 
 

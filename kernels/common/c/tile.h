@@ -1,6 +1,6 @@
 // Register tiles: the inner loop of a matrix product, and the packing that feeds it.
 //
-// The includer gives KS_MR rows and KS_NR columns of the tile and KS_UNROLL_K. MR * NR sums stay in registers while
+// The includer gives KS_MR rows and KS_NR columns of the tile and KS_KU. MR * NR sums stay in registers while
 // the loop runs over the depth; every step loads NR values of B once and broadcasts MR values of A.
 
 #ifndef KS_TILE_H
@@ -26,7 +26,7 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
         KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                         \
             KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] = (ks_v){0};                                   \
         }                                                                                                       \
-        KS_UNROLL(KS_UNROLL_K) for (int64_t k = 0; k < depth; k++) {                                            \
+        KS_UNROLL(KS_KU) for (int64_t k = 0; k < depth; k++) {                                            \
             ks_v row[nv];                                                                                       \
             KS_UNROLL(32) for (int j = 0; j < nv; j++) row[j] = ks_load_all(b + j * KS_LANES);                  \
             KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                     \

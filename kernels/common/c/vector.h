@@ -34,6 +34,8 @@ typedef ks_bits ks_m __attribute__((vector_size(KS_VECTOR_BYTES)));  // a mask: 
 KS_INLINE int64_t ks_least(int64_t a, int64_t b) { return a < b ? a : b; }
 KS_INLINE int64_t ks_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }  // slabs of b in a
 
+KS_INLINE ks_t *ks_align(void *p) { return (ks_t *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
+
 KS_INLINE ks_v ks_splat(ks_t a) { return a - (ks_v){0}; }  // x - 0 is x, also for -0
 
 // Where the mask is set a, else b.

@@ -1,79 +1,124 @@
-// Packing blocks of the operands, and the product of two packed blocks. Needs "ks_generated.h" and "tile.h".
+// Blocks of a matrix product: packing them, multiplying two packed ones, delivering sums. Needs "ks_generated.h",
+// "elementary.h" and "tile.h". A block is rows (or columns) x depth, cut into panels as wide as the register tile.
 
 #ifndef KS_BLOCKS_H
 #define KS_BLOCKS_H
 
 KS_DEFINE_TILES(ks_packed_tile, 1, KS_MR)
 
-// What a block product adds to, and whether it is the first or last along K.
+// The size of equal parts, a multiple of `unit`, for a total cut into at most `parts`.
+KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
+    return ks_ceil(ks_ceil(total, unit), parts) * unit;
+}
+
+// Pack rows [i.M, i.M + rows) and depth values of k from i.K on; the last panel is filled up with 0.
+static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth,
+                                                        ks_t *out) {
+    for (int64_t first = 0; first < rows; first += KS_MR, out += KS_MR * depth) {
+        const int64_t valid = ks_least(KS_MR, rows - first);
+        ks_at at = {.S = i.S, .B = i.B, .M = i.M + first, .K = i.K};
+#if KS_PLAIN_A
+        ks_pack(out, KS_MR, valid, depth, ks_at_A(x, at), ks_step_A_M(x), ks_step_A_K(x));
+#else
+        for (int64_t k = 0; k < depth; k++, at.K++) {
+            for (int64_t r = 0; r < KS_MR; r++) {
+                at.M = i.M + first + r;
+                out[k * KS_MR + r] = r < valid ? ks_A(x, at) : 0;
+            }
+        }
+#endif
+    }
+}
+
+// Pack columns [i.N, i.N + columns) and depth values of k from i.K on; the last panel is filled up with 0.
+static __attribute__((noinline, unused)) void ks_pack_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth,
+                                                        ks_t *out) {
+    for (int64_t first = 0; first < columns; first += KS_NR, out += KS_NR * depth) {
+        const int64_t valid = ks_least(KS_NR, columns - first);
+        ks_at at = {.S = i.S, .B = i.B, .N = i.N + first, .K = i.K};
+#if KS_PLAIN_B
+        ks_pack(out, KS_NR, valid, depth, ks_at_B(x, at), ks_step_B_N(x), ks_step_B_K(x));
+#else
+        for (int64_t k = 0; k < depth; k++, at.K++) {
+            for (int64_t c = 0; c < KS_NR; c++) {
+                at.N = i.N + first + c;
+                out[k * KS_NR + c] = c < valid ? ks_B(x, at) : 0;
+            }
+        }
+#endif
+    }
+}
+
+// Where sums wait between passes over K, and which pass this is.
 typedef struct {
-    ks_t *sums;  // unfinished sums of element (M = 0, N = 0)
+    ks_t *sums;  // of element (M = 0, N = 0)
     int64_t row_step, column_step;
     int first, last;
 } ks_passes;
 
-// One panel of MR rows from i.M on, depth values from i.K on.
-static void ks_pack_rows(const ks_args *x, ks_at i, int64_t rows, int64_t depth, ks_t *out) {
-    rows = ks_least(rows, KS_MR);
-#if KS_PLAIN_A
-    ks_pack(out, KS_MR, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
+// Sums wait in the output, unless that is not allowed: then in `scratch`, M x N.
+KS_INLINE ks_passes ks_passes_into(const ks_args *x, ks_at i, ks_t *scratch) {
+#if KS_PARTIALS
+    (void)i;
+    return (ks_passes){.sums = scratch, .row_step = ks_extent_N(x), .column_step = 1};
 #else
-    for (int64_t k = 0; k < depth; k++) {
-        for (int64_t r = 0; r < KS_MR; r++) {
-            ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .K = i.K + k};
-            out[k * KS_MR + r] = r < rows ? ks_A(x, at) : 0;
-        }
-    }
+    (void)scratch;
+    return (ks_passes){.sums = ks_at_out(x, i), .row_step = ks_step_out_M(x), .column_step = ks_step_out_N(x)};
 #endif
 }
 
-// One panel of NR columns from i.N on, depth values from i.K on.
-static void ks_pack_columns(const ks_args *x, ks_at i, int64_t columns, int64_t depth, ks_t *out) {
-    columns = ks_least(columns, KS_NR);
-#if KS_PLAIN_B
-    ks_pack(out, KS_NR, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
-#else
-    for (int64_t k = 0; k < depth; k++) {
-        for (int64_t c = 0; c < KS_NR; c++) {
-            ks_at at = {.S = i.S, .B = i.B, .N = i.N + c, .K = i.K + k};
-            out[k * KS_NR + c] = c < columns ? ks_B(x, at) : 0;
+// Finish a tile of complete sums and store the results.
+KS_INLINE void ks_finish_tile(const ks_args *x, ks_at i, int64_t rows, int64_t columns, const ks_t *tile) {
+    const int64_t start = i.N;
+    for (int64_t r = 0; r < rows; r++, i.M++, tile += KS_NR) {
+        int64_t c = 0;
+        for (; c + KS_LANES <= columns; c += KS_LANES) {
+            ks_fields f = {.KS_RESULT = ks_load_all(tile + c)};
+            i.N = start + c;
+            ks_finish(x, i, KS_LANES, &f);
+        }
+        if (c < columns) {
+            ks_fields f = {.KS_RESULT = ks_load_all(tile + c)};
+            i.N = start + c;
+            ks_finish(x, i, columns - c, &f);
         }
     }
-#endif
 }
 
-// Give a tile of sums to where it belongs: add what earlier passes left, then finish it or leave it for the next pass.
-static void ks_deliver(const ks_args *x, ks_at i, int64_t rows, int64_t columns, const ks_t *tile, const ks_passes *p) {
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < columns; c += KS_LANES) {
+// Add what earlier passes left to a tile, then finish it, or leave it for the next pass.
+static __attribute__((noinline, unused)) void ks_deliver(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
+                                                         ks_t *tile, const ks_passes *p) {
+    for (int64_t r = 0; r < rows && !(p->first && p->last); r++) {
+        ks_t *kept = p->sums + (i.M + r) * p->row_step + i.N * p->column_step, *sum = tile + r * KS_NR;
+        for (int64_t c = 0; c < columns; c += KS_LANES, kept += KS_LANES * p->column_step, sum += KS_LANES) {
             const int64_t count = ks_least(KS_LANES, columns - c);
-            ks_t *kept = p->sums + (i.M + r) * p->row_step + (i.N + c) * p->column_step;
-            ks_v sum = ks_load_all(tile + r * KS_NR + c);
-            if (!p->first) sum += ks_load(kept, p->column_step, count);
-            if (p->last) {
-                ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
-                ks_fields f = {.KS_RESULT = sum};
-                if (count == KS_LANES)
-                    ks_finish(x, at, KS_LANES, &f);
-                else
-                    ks_finish(x, at, count, &f);
-            } else {
-                ks_store(kept, p->column_step, count, sum);
-            }
+            if (!p->first) ks_store_all(sum, ks_load_all(sum) + ks_load(kept, p->column_step, count));
+            if (!p->last) ks_store(kept, p->column_step, count, ks_load_all(sum));
         }
+    }
+    if (p->last) ks_finish_tile(x, i, rows, columns, tile);
+}
+
+// Have the tile's place in the caches by the time its sums are ready.
+KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes *p) {
+    if (p->column_step != 1) return;
+    for (int64_t r = 0; r < rows; r++) {
+        const ks_t *row = p->sums + (i.M + r) * p->row_step + i.N;
+        for (int64_t c = 0; c < columns; c += KS_LINE_BYTES / (int64_t)sizeof(ks_t)) __builtin_prefetch(row + c, 1);
     }
 }
 
 // The product of a packed block of A (rows x depth) and one of B (depth x columns); i is its first row and column.
-static void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns, int64_t depth, const ks_t *a,
-                               const ks_t *b, const ks_passes *p) {
+static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
+                                                       int64_t depth, const ks_t *a, const ks_t *b, const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
     for (int64_t c = 0; c < columns; c += KS_NR) {
         const ks_t *panel = b + c * depth;
         const int64_t width = ks_least(KS_NR, columns - c);
         for (int64_t r = 0; r < rows; r += KS_MR) {
             const int64_t height = ks_least(KS_MR, rows - r);
-            ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
+            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
+            ks_expect(at, height, width, p);
             if (!p->last && width == KS_NR && height == KS_MR && p->column_step == 1) {
                 ks_packed_tile(width, depth, a + r * depth, 1, KS_MR, panel, KS_NR,
                                p->sums + at.M * p->row_step + at.N, p->row_step, !p->first);

@@ -3,8 +3,8 @@
 // Computes  out[b,m,n] = f(sum over k of A[b,m,k] * B[b,k,n]); each of b, m, n, k is any number of axes, of any stride.
 // Idea      One row of the output after the other, WIDTH columns at a time: for each k, one element of A meets a
 //           stretch of a row of B, and the sums wait in a small array.
-// Params    none
-// Threads   rows of the output, in equal stretches
+// Params    ROWS  rows of the output in a task
+// Threads   take tasks as they get free
 // Scratch   none
 // Traffic   A is read ceil(N/WIDTH) times, B once for each row of the output; nothing is packed or kept.
 // Edges     any extents, 0 included: K = 0 gives f(0).
@@ -18,7 +18,7 @@
 
 typedef struct {
     ks_args x;
-    int64_t rows, tasks;
+    int64_t rows;
 } work;
 
 static void row_stretch(const ks_args *x, ks_at i, int64_t columns) {
@@ -43,17 +43,17 @@ static void rows(void *context, int64_t task) {
     const work *w = context;
     const ks_args *x = &w->x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), b = ks_extent_B(x);
-    const int64_t each = ks_ceil(w->rows, w->tasks), last = ks_least(w->rows, (task + 1) * each);
-    for (int64_t row = task * each; row < last; row++) {
+    const int64_t last = ks_least(w->rows, (task + 1) * KS_ROWS);
+    for (int64_t row = task * KS_ROWS; row < last; row++) {
         for (int64_t column = 0; column < n; column += WIDTH) {
-            ks_at i = {.S = row / m / b, .B = row / m % b, .M = row % m, .N = column};
+            const ks_at i = {.S = row / m / b, .B = row / m % b, .M = row % m, .N = column};
             row_stretch(x, i, ks_least(WIDTH, n - column));
         }
     }
 }
 
 void generic_contraction(const ks_call *call) {
-    work w = {.x = ks_unpack(call), .tasks = call->threads};
+    work w = {.x = ks_unpack(call)};
     w.rows = ks_extent_S(&w.x) * ks_extent_B(&w.x) * ks_extent_M(&w.x);
-    if (w.rows > 0 && ks_extent_N(&w.x) > 0) ks_parallel(call, w.tasks, rows, &w);
+    if (w.rows > 0 && ks_extent_N(&w.x) > 0) ks_parallel(call, ks_ceil(w.rows, KS_ROWS), rows, &w);
 }

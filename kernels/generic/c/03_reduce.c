@@ -3,8 +3,8 @@
 // Computes  for each field in order: field = sum or max over k of body(arrays, earlier fields); out = f(fields, ...)
 // Idea      A vector of outputs along the last axis at a time. A body that needs an earlier field runs after that field
 //           is complete, so running maxima need no rescaling: each field walks over k once more.
-// Params    none
-// Threads   rows (all axes of the output but the last), in equal stretches; when there are few, columns too
+// Params    ROWS  rows (all axes of the output but the last) in a task
+// Threads   take tasks as they get free; where there are fewer rows than threads, single vectors
 // Scratch   none
 // Traffic   what the bodies read, once for each field and output.
 // Edges     any extents, 0 included: an empty sum is 0, an empty maximum -inf; any strides.
@@ -20,7 +20,7 @@
 
 typedef struct {
     ks_args x;
-    int64_t tasks;
+    int64_t each;  // vectors in a task
 } work;
 
 #define FIELD(r, name, monoid)                                        \
@@ -28,7 +28,7 @@ typedef struct {
     for (i.K = ks_first_K_##r(x, i); i.K < ks_last_K_##r(x, i); i.K++) \
         f.name = ks_more_##monoid(f.name, ks_body_##r##_##name(x, i, count, &f));
 
-// Work is cut into stretches of whole vectors, counted over rows and columns together.
+// Work is counted in vectors, over rows and columns together.
 #define ROOT(r)                                                                                       \
     KS_INLINE void element_##r(const ks_args *x, ks_at i, int64_t count) {                            \
         ks_fields f = {0};                                                                            \
@@ -38,9 +38,8 @@ typedef struct {
         const work *w = context;                                                                      \
         const ks_args *x = &w->x;                                                                     \
         const int64_t columns = ks_columns_##r(x), across = ks_ceil(columns, KS_LANES);               \
-        const int64_t count = ks_rows_##r(x) * across, each = ks_ceil(count, w->tasks);               \
-        const int64_t last = ks_least(count, (task + 1) * each);                                      \
-        for (int64_t v = task * each; v < last; v++) {                                                \
+        const int64_t last = ks_least(ks_rows_##r(x) * across, (task + 1) * w->each);                 \
+        for (int64_t v = task * w->each; v < last; v++) {                                             \
             ks_at i = {.M = v / across, .N = v % across * KS_LANES};                                  \
             if (columns - i.N >= KS_LANES)                                                            \
                 element_##r(x, i, KS_LANES);                                                          \
@@ -51,8 +50,13 @@ typedef struct {
 KS_ROOTS(ROOT)
 
 void generic_reduce(const ks_call *call) {
-    work w = {.x = ks_unpack(call), .tasks = call->threads};
+    work w = {.x = ks_unpack(call)};
 #undef ROOT
-#define ROOT(r) ks_parallel(call, w.tasks, stretch_##r, &w);
+#define ROOT(r)                                                                  \
+    {                                                                            \
+        const int64_t rows = ks_rows_##r(&w.x), across = ks_ceil(ks_columns_##r(&w.x), KS_LANES); \
+        w.each = rows < call->threads ? 1 : KS_ROWS * across;                    \
+        if (rows * across > 0) ks_parallel(call, ks_ceil(rows * across, w.each), stretch_##r, &w); \
+    }
     KS_ROOTS(ROOT)
 }

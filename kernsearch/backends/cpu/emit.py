@@ -7,7 +7,7 @@ What the header "ks_generated.h" defines, for the sources to use:
     ks_fields                    one vector per result of the anchor
     KS_BY_<group>                1 when the group is one axis, so that a stride goes with it
 
-contractions (bindings with operands):
+contractions (bindings with operands and no fields):
     ks_extent_<group>(x), ks_first_K(x, i), ks_last_K(x, i)      K runs over [first, last) of the slab
     ks_<role>(x, i), ks_<role>_v(x, i, count)                    the operand's hole, for one element and along N
     KS_PLAIN_<role>, ks_at_<role>(x, i), ks_step_<role>_<group>(x)   when the hole is a bare load: address and strides
@@ -71,7 +71,7 @@ def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
     """The text of "ks_generated.h"."""
     if odd := [array.name for array in binding.arrays if array.dtype != binding.acc]:
         raise ValueError(f"array {odd[0]}: C kernels read and write the accumulation's dtype, {binding.acc}, only")
-    contraction = bool(binding.operands)
+    contraction = bool(binding.operands) and not binding.fields
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
         "#pragma once",

@@ -1,10 +1,10 @@
-// gemm/02_register_tile: packed blocks, a tile of sums in registers, all threads.
+// gemm/02_register_tiled: packed blocks, a tile of sums in registers, all threads.
 //
 // Computes  D[b,m,n] = f(sum over k of A[b,m,k] * B[b,k,n]), or one such sum for each slab of k.
 // Idea      MR x NR sums live in vector registers for KC steps. A block of A (MC x KC) waits in the second level cache,
 //           a block of B (KC x NC) in the third, both copied into the order in which the tile reads them.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B
-// Knobs     AXIS  threads share rows (0) or columns (1) of a block of B;  UNROLL_K  steps of k per turn of the loop
+// Knobs     AXIS  threads share rows (0) or columns (1) of a block of B;  KU  steps of k per turn of the loop
 // Threads   first pack the block of B together, then take blocks of rows (or of columns) as they get free. What is
 //           computed does not depend on who takes which.
 // Scratch   THREADS blocks of A, a block of B; unfinished sums when K > KC and they cannot wait in D.
@@ -36,18 +36,12 @@ typedef struct {
     int64_t a_size;
 } work;
 
-// The size of equal parts, a multiple of `unit`, for a total cut into about `parts`.
-KS_INLINE int64_t part_of(int64_t total, int64_t parts, int64_t unit) {
-    return ks_ceil(ks_ceil(total, unit), parts) * unit;
-}
-
 static void pack_b(void *context, int64_t task) {
     const work *w = context;
-    for (int64_t panel = task; panel * KS_NR < w->columns; panel += w->threads) {
-        ks_at i = w->at;
-        i.N += panel * KS_NR;
-        ks_pack_columns(&w->x, i, w->columns - panel * KS_NR, w->depth, w->b + panel * KS_NR * w->depth);
-    }
+    const int64_t each = ks_part(w->columns, w->threads, KS_NR), first = task * each;
+    ks_at i = w->at;
+    i.N += first;
+    ks_pack_b(&w->x, i, ks_least(each, w->columns - first), w->depth, w->b + first * w->depth);
 }
 
 static void multiply(void *context, int64_t task) {
@@ -63,11 +57,7 @@ static void multiply(void *context, int64_t task) {
         const int64_t column = job / w->row_jobs * w->columns_each;
         const int64_t columns = ks_least(w->columns_each, w->columns - column);
         if (rows <= 0 || columns <= 0) continue;
-        for (int64_t r = 0; r < rows; r += KS_MR) {
-            ks_at at = i;
-            at.M += r;
-            ks_pack_rows(&w->x, at, rows - r, w->depth, a + r * w->depth);
-        }
+        ks_pack_a(&w->x, i, rows, w->depth, a);
         i.N += column;
         ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, w->b + column * w->depth, &w->passes);
     }
@@ -83,34 +73,24 @@ static void set_jobs(work *w, int64_t m) {
         w->row_jobs = ks_least(ks_ceil(w->row_jobs, w->threads) * w->threads, tiles);  // as many for each thread
         if (w->row_jobs < w->threads) w->column_jobs = ks_least(ks_ceil(w->threads, w->row_jobs), panels);
     }
-    w->rows_each = part_of(m, w->row_jobs, KS_MR);
-    w->columns_each = part_of(w->columns, w->column_jobs, KS_NR);
+    w->rows_each = ks_part(m, w->row_jobs, KS_MR);
+    w->columns_each = ks_part(w->columns, w->column_jobs, KS_NR);
     w->next = 0;
 }
 
-static ks_t *aligned(char *p) { return (ks_t *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
-
-void gemm_register_tile(const ks_call *call) {
+void gemm_register_tiled(const ks_call *call) {
     work w = {.x = ks_unpack(call), .threads = call->threads};
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x), batches = slabs * ks_extent_B(x);
     const int64_t deep = ks_least(KC, ks_extent_K(x)), high = ks_least(MC, ks_ceil(m, KS_MR) * KS_MR);
     if (m == 0 || n == 0) return;
-    w.a = aligned(x->scratch);
+    w.a = ks_align(x->scratch);
     w.a_size = (high * deep + 15) / 16 * 16;
-    w.b = aligned((char *)(w.a + w.threads * w.a_size));
-    const int64_t wide = part_of(n, ks_ceil(n, NC), KS_NR);
+    w.b = ks_align(w.a + w.threads * w.a_size);
+    const int64_t wide = ks_part(n, ks_ceil(n, NC), KS_NR);
     for (int64_t batch = 0; batch < batches; batch++) {
         w.at = (ks_at){.S = batch % slabs, .B = batch / slabs};
-#if KS_PARTIALS
-        w.passes.sums = aligned((char *)(w.b + wide * deep));
-        w.passes.row_step = n;
-        w.passes.column_step = 1;
-#else
-        w.passes.sums = ks_at_out(x, w.at);
-        w.passes.row_step = ks_step_out_M(x);
-        w.passes.column_step = ks_step_out_N(x);
-#endif
+        w.passes = ks_passes_into(x, w.at, ks_align(w.b + wide * deep));
         const int64_t first = ks_first_K(x, w.at), last = ks_last_K(x, w.at);
         const int64_t passes = first < last ? ks_ceil(last - first, KC) : 1, each = ks_ceil(last - first, passes);
         for (w.at.N = 0; w.at.N < n; w.at.N += wide) {
