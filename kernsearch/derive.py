@@ -97,7 +97,7 @@ class Variant:
 @dataclass(frozen=True)
 class Derivation:
     """The derivation graph (nodes are program keys; data `program`, `runnable`, `phase`; edges hold `step`) and its
-    variants, those that move the fewest bytes first."""
+    variants: those that move the fewest bytes first, those with maps left apart last."""
 
     graph: Any
     root: Program
@@ -231,11 +231,12 @@ def _variants(
         path, traffic = derivation.path(key), program.traffic(sizes)
         for templates in islice(product(*choices), LEAVES_PER_PROGRAM):
             name = "+".join(template.name for template in templates)
-            found.append((traffic, len(templates), name, key, Variant(name, program, templates, path)))
-    found.sort(key=lambda row: row[:4])
+            variant = Variant(name, program, templates, path)
+            found.append((bool(data.get("maps_apart")), traffic, len(templates), name, key, variant))
+    found.sort(key=lambda row: row[:-1])
     taken: dict[str, int] = {}
     variants = []
-    for _, _, name, _, variant in found:
+    for *_, name, _, variant in found:
         taken[name] = taken.get(name, 0) + 1
         unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
         variants.append(replace(variant, name=unique))

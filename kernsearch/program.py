@@ -352,9 +352,9 @@ class Program:
         return sum(self.elements(place, sizes) for k in self._kernels.values() for place in (*k.reads, *k.outputs))
 
 
-_BLIND_TO_ANNOTATIONS = frozenset(
-    ("graph", "order", "ancestors", "readers", "slabs", "arrays", "members", "materialised")
-    + ("quotient", "legal", "keys")
+_BLIND_TO_ANNOTATIONS = (
+    *("graph", "order", "ancestors", "readers", "slabs", "arrays"),
+    *("members", "materialised", "quotient", "legal", "keys"),
 )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from . import body as bodies
 from .binding import Array, Binding, Expr, Field, Root
 from .body import Body
-from .pattern import Dot, Found, Hole, Matcher, Pattern, Red, anything, as_, comb, dot, hole, red
+from .matcher import Found, Matcher
+from .pattern import Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
 from .program import Annotation, Kernel, Place, Program
 from .rules.schedule import in_order, symbols
 from .space import Constraint, Param
@@ -152,12 +153,15 @@ class Matched:
 
     @property
     def symbols(self) -> tuple[str, ...]:
+        """Symbols that the kernel depends on: of its annotations, and how many slabs it computes or combines."""
         return tuple(dict.fromkeys((*self._slab_symbols, *symbols(self.annotations))))
 
     @property
     def _slab_symbols(self) -> tuple[str, ...]:
-        slabs = [slab for name in self.kernel.anchors for _, slab in self.program.nodes[name].slab]
-        return tuple(self.program.extents[slab] for slab in slabs)
+        nodes = [self.program.nodes[name] for name in self.kernel.anchors]
+        cut = [slab for node in nodes for _, slab in node.slab]
+        combined = [axis for node in nodes for axis in node.over if axis in self.program.slabs]
+        return tuple(self.program.extents[slab] for slab in (*cut, *combined))
 
     @property
     def assumes(self) -> tuple[str, ...]:

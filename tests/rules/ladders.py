@@ -84,10 +84,16 @@ MOMENTS = (
     _t("row_moments", hole("Y", red(_SUM, "X", name="first"), red(_SQUARES, "X", name="second"), groups="MK"),
        ann=(*_ROW, ("keep", "X", "registers"))),
 )  # fmt: skip
+_ROW_OF_C = dot("A", "B", name="s", groups="MKDB")
+_NORM = {"a": ("sum", ("mul", arg(0), arg(0)))}
+HELD_OUT = (
+    _t("row_softmax", hole("Y", red(STATISTICS, hole("S", _ROW_OF_C)), _ROW_OF_C, groups="MKB"), ann=_ROW),
+    _t("row_norm", hole("Y", dot("A", "B"), red(_NORM, "X", name="norm", groups="MXKB")), ann=_ROW),
+)  # fmt: skip
 ATTENTION = (
     _t("flash", hole("O", _flash()), ann=_FLASH_TILES),
     _t("flash_normalizer", hole("O", _flash()), hole("L", _flash()), ann=_FLASH_TILES),
     _t("flash_split", *(hole(name, _flash(slab=True)) for name in ("M_", "L_", "O")), ann=_FLASH_TILES),
 )
 
-ALL = (*GENERIC, *GEMM, *SOFTMAX, *MOMENTS, *ATTENTION)
+ALL = (*GENERIC, *GEMM, *SOFTMAX, *MOMENTS, *HELD_OUT, *ATTENTION)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from kernsearch.spaces.gemm.root import root as gemm_root
 
 from kernsearch.problem import Problem
 from kernsearch.program import Program
 from kernsearch.sketch import Handle, Sketch
-from kernsearch.spaces.gemm.root import root as gemm_root
 
 
 def gemm(epilogue: str = "bias,gelu,residual", layout: str = "nn", dtype: str = "float32") -> Program:
@@ -28,7 +28,7 @@ def softmax() -> Program:
 
 
 def attention(*, causal: bool = True, normalizer: bool = False) -> Program:
-    """O = softmax(scale Q K^T, masked) V with G query heads for each of H key heads. `normalizer`: L = m + log l too."""
+    """O = softmax(scale Q K^T, masked) V, G query heads for each of H key heads; `normalizer`: L = m + log l too."""
     extents = {"b": "B", "h": "H", "g": "G", "q": "Q", "k": "K", "d": "D", "e": "E"}
     s = Sketch(extents, acc="float32")
     q, k = s.input("Q", "bhgqd", "float32"), s.input("K", "bhkd", "float32")
