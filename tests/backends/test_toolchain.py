@@ -94,6 +94,17 @@ def test_a_clang_that_drops_the_host_vectors_is_passed_over(cpu, monkeypatch, tm
 
 
 @needs_gcc
+def test_a_compiler_that_splits_the_host_vectors_is_refused(cpu, monkeypatch, tmp_path):
+    if cpu.isa != "avx512":
+        pytest.skip("only AVX-512 vectors are split with their instructions at hand")
+    line = 'for word; do shift; [ "$word" = trial.c ] && set -- "$@" -O0 -fno-tree-vectorize -DKS_VECTOR_BYTES=32'
+    program = script(tmp_path / "bin" / "cc", f'{line}; set -- "$@" "$word"; done; exec gcc "$@" 2>/dev/null')
+    monkeypatch.setenv("KERNSEARCH_CC", str(program))
+    with pytest.raises(CompilerError, match="32-byte vectors where this CPU has 64-byte ones"):
+        toolchain.find(cpu)
+
+
+@needs_gcc
 def test_a_gcc_without_system_headers_is_passed_over_with_the_reason(cpu, monkeypatch, tmp_path, home):
     script(tmp_path / "bin" / "gcc", f'exec {shutil.which("gcc")} -nostdinc "$@"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

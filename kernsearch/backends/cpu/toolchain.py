@@ -24,13 +24,13 @@ from ...device import Device
 from ...errors import CacheError, CompilerError
 from ...settings import get as get_settings
 from .. import Toolchain
-from . import guard
+from . import evidence, guard
 from .device import cpu_info
 
 OLDEST_GCC = 12
 WANTED = 'install gcc 12 or newer, or pip install "kernsearch[cc]"'
 PROBE_S = 180.0  # the first run of zig builds its runtime libraries
-_PROBE = "2"  # counts changes to the probe
+_PROBE = "3"  # counts changes to the probe
 _WIDTH_MACROS = {
     "avx512": ("__AVX512F__", "__AVX512DQ__"),
     "avx2": ("__AVX2__", "__FMA__"),
@@ -186,6 +186,9 @@ def _probe(command: tuple[str, ...], device: Device) -> Toolchain | str:
         report = guard.run([[*build, "-o", "trial.s"], link, *about], folder, timeout_s=PROBE_S, environment=variables)
         if report.returncode != 0 or report.timed_out:
             return first_error(report)
+        width = evidence.read((folder / "trial.s").read_text(errors="replace"))["vector_bytes"]
+        if device.isa != "scalar" and width != device.vector_bytes:
+            return f"it computes with {width}-byte vectors where this CPU has {device.vector_bytes}-byte ones"
         try:
             ctypes.CDLL(str(folder / "trial.so"))
         except OSError as error:
