@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any, Protocol
 
 from . import sizes as expressions
@@ -164,9 +165,12 @@ class Turns:
 
     def count(self, length: Mapping[str, int], names: Mapping[str, int], padded: bool) -> int:
         total = math.prod([length[axis] for axis in self.axes])
-        if self.bound and not padded:
+        last = self.axes[-1] in self.bound
+        if last and not padded:
             return total
         tiles = [1 if symbol == ONE else names[symbol] for symbol in self.chain]
+        if self.bound and not last:
+            return runs(total, length[self.axes[-1]], tiles)
         cuts = [-(-total // length[self.slab]), *tiles] if self.slab is not None and total else tiles
         if not self.bound:
             return trips(total, cuts)
@@ -210,6 +214,27 @@ def trips(total: int, tiles: list[int]) -> int:
     if len(tiles) == 1:
         return whole + (rest > 0)
     return (whole * trips(tiles[0], tiles[1:]) if whole else 0) + (trips(rest, tiles[1:]) if rest else 0)
+
+
+def runs(total: int, run: int, tiles: list[int]) -> int:
+    """Into how many pieces tiles of several axes fall when they are also cut wherever the last axis, of length `run`,
+    begins anew."""
+    if not total:
+        return 0
+    if not tiles:
+        return total // run
+    even = all(outer % inner == 0 for outer, inner in pairwise(tiles))
+    if even or total // run > 4096:
+        both = -(-total // math.lcm(run, tiles[-1])) - 1
+    else:
+        both = sum(_begins(row * run, tiles) for row in range(1, total // run))
+    return trips(total, tiles) + total // run - 1 - both
+
+
+def _begins(at: int, tiles: list[int]) -> bool:
+    for tile in tiles:
+        at %= tile
+    return at == 0
 
 
 @dataclass(frozen=True)
@@ -329,7 +354,7 @@ class _Walk:
         """A variable for each axis, tiled groups of axes together."""
         axes = tuple(dict.fromkeys((*axes, *(a for t in tilings for a in t.axes if t in self.loops.block))))
         box: Box = {}
-        for tiling in tilings:
+        for tiling in sorted({*tilings, *self.loops.reducing}, key=lambda t: (-len(t.axes), t.axes, t.symbol)):
             group = tuple(a for a in tiling.axes if a in axes and a not in box)
             variable = _Variable(group)
             box.update(dict.fromkeys(group, variable))
@@ -492,13 +517,13 @@ class _Walk:
 
     def reduce(self, name: str, box: Box) -> None:
         node = self.program.nodes[name]
-        box = {axis: box[axis] for axis in node.axes}
+        box = {axis: box.get(axis) or self.grid.setdefault(axis, _Variable((axis,))) for axis in node.axes}
         walked = {v for frame in self.stack for v, symbol in frame.cuts if symbol == ONE}
         slab = next((s for _, s in node.slab if box[s] not in walked), None)
         if slab is not None:
             self.stack.append(_Frame([(box[slab], ONE)]))
         group = [(n, b) for n in self.loops.together(self.program, name) if (b := self.box_of(n, name, box))]
-        tilings = tuple(t for t in self.loops.serial if set(t.axes) & set(node.over))
+        tilings = tuple(t for t in self.loops.reducing if set(t.axes) & set(node.over))
         inner, cuts = self.variables(node.over, tilings)
         for axis, s in node.slab:
             inner[axis].slab, inner[axis].owner = s, box[s]

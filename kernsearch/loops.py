@@ -59,6 +59,12 @@ class Loops:
     roles: str | None
     rounds: Mapping[str, int]
 
+    @property
+    def reducing(self) -> tuple[Tiling, ...]:
+        """Tilings of reduced axes. Along those, warp, thread and register tiles are steps of the same loop: their
+        results are combined like those of serial tiles."""
+        return (*self.serial, *self.inner)
+
     def together(self, program: Program, name: str) -> tuple[str, ...]:
         """Reductions that share a loop with this one, itself first."""
         node = program.nodes[name]
