@@ -116,7 +116,6 @@ class Session:
         )
         self.worker = self._stack.enter_context(Worker(self.device, run_timeout_s=self.request.run_timeout))
         self.bench = Bench(self.op, self.problem, self.device, self.backend, self.worker, seed=self.request.seed)
-        self._stack.callback(self.bench.close)
         self._stack.enter_context(_Interrupts(self._interrupt))
         self.note(f"{self.problem.key} on {self.device.key}, {self.toolchain.name} {self.toolchain.version}")
         if self.search.resumed:
