@@ -171,7 +171,7 @@ def test_leaving_early_kills_the_rest(kernel_of, cpu, compilers_below, tmp_path)
     endless = kernel_of(f"#define A0 ;\n{grow}void run(void) {{ A29 }}\n")
     outcomes = BACKEND.compile_many([quick, endless, endless], cpu, jobs=2, timeout_s=500)
     index, _ = next(outcomes)
-    outcomes.close()
+    outcomes.close()  # type: ignore[attr-defined]
     assert index == 0 and compilers_below() == []
 
 

@@ -1,11 +1,11 @@
 """The guard of a compiler: a small process that can always kill what it started.
 
-Run as a script; standard library only.
+Run as a script with the scratch folder as its argument; standard library only.
 
 Reads one line of JSON from standard input:
 
-    {"commands": [[argv...], ...], "folder": scratch folder, "environment": {name: value},
-     "timeout_s": wall clock for all commands, "memory_bytes": of each process, "file_bytes": of each file}
+    {"commands": [[argv...], ...], "environment": {name: value}, "timeout_s": wall clock for all commands,
+     "memory_bytes": of each process, "file_bytes": of each file}
 
 and writes one line: {"returncode", "stderr", "seconds", "timed_out"}. The commands run one after the other, each in its
 own session, until one fails. When standard input ends the parent is gone or has lost interest, even if it was killed
@@ -27,10 +27,12 @@ HEAD_BYTES = 32 << 10  # of the messages: the first error says most
 LOOK_S = 1.0  # how often to look whether the parent still lives, in case another process holds our pipe open
 
 
-def main() -> int:
-    request = json.loads(sys.stdin.buffer.readline() or b"null")
-    if request is None:
+def main(folder: str) -> int:
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        shutil.rmtree(folder, ignore_errors=True)
         return 0
+    request = json.loads(line)
     os.environ.update(request["environment"])
     _limit(resource.RLIMIT_CPU, int(request["timeout_s"]) + 5)
     _limit(resource.RLIMIT_AS, int(request["memory_bytes"]))
@@ -43,9 +45,9 @@ def main() -> int:
     start = time.monotonic()
     messages, report = "", {"returncode": 0, "stderr": "", "timed_out": False}
     for command in request["commands"]:
-        report = _run(command, request["folder"], start + request["timeout_s"], wake)
+        report = _run(command, folder, start + request["timeout_s"], wake)
         if report is None:
-            shutil.rmtree(request["folder"], ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             return 0
         messages += report["stderr"]
         if report["returncode"] != 0 or report["timed_out"]:
@@ -96,4 +98,4 @@ def _limit(which: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

@@ -88,7 +88,6 @@ def run(
     """
     request = {
         "commands": [list(command) for command in commands],
-        "folder": str(folder),
         "environment": {"LC_ALL": "C", "TMPDIR": str(folder), **(environment or {})},
         "timeout_s": timeout_s,
         "memory_bytes": MEMORY_BYTES,
@@ -96,7 +95,7 @@ def run(
     }
     # Its own session, so that Ctrl-C reaches this process alone, which then gives up its batch.
     guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_SCRIPT)],
+        [sys.executable, "-I", "-S", str(_SCRIPT), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
