@@ -14,7 +14,7 @@ from . import body as bodies
 from .body import Body
 from .pattern import Anything, As, Dot, Hole, Pattern, Red
 from .program import Kernel, Place, Program
-from .value import Axes, Node, Use
+from .value import Axes, Node, Use, contraction
 
 
 @dataclass(frozen=True)
@@ -305,16 +305,6 @@ class Matcher:
                 use = node.args[args[position]]
                 matches = [done for part in matches for done in self._at(operand, use, self._seen(use), part)]
             yield from matches
-
-
-def contraction(node: Node) -> tuple[Use, Use] | None:
-    """The two operands of a sum over a product; None for any other value."""
-    if node.op != "red" or len(node.fields) != 1 or node.fields[0].monoid != "sum":
-        return None
-    body = node.fields[0].body
-    if body is None or body[0] != "mul" or any(part[0] != "arg" for part in body[1:]):
-        return None
-    return node.args[body[1][1]], node.args[body[2][1]]
 
 
 def unify(p: Body, b: Body, fields: Mapping[str, str], args: dict[int, int]) -> Iterator[dict[int, int]]:

@@ -82,6 +82,7 @@ class Program:
     """Build with `Program.of`, `Sketch`, or the edits below. All edits return a new, cleaned program.
 
     extents      axis -> size expression: {"m": "M"}; a slab axis has a symbol: {"s": "SPLIT"}
+    facts        (input, value key): the caller passes that value, saved from an earlier call, as this input
     annotations  kernel label -> schedule steps
     """
 
@@ -89,6 +90,7 @@ class Program:
     outs: tuple[Out, ...]
     extents: Mapping[str, str]
     annotations: Mapping[int, tuple[Annotation, ...]] = field(default_factory=dict)
+    facts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -97,9 +99,13 @@ class Program:
         outs: tuple[Out, ...],
         extents: Mapping[str, str],
         annotations: Mapping[int, tuple[Annotation, ...]] | None = None,
+        facts: tuple[tuple[str, str], ...] = (),
     ) -> Program:
-        """A program without dead values and with kernels labelled in order. Says nothing on legality."""
+        """A program without dead values and with kernels labelled in order. Inputs that facts speak of are kept, read
+        or not. Says nothing on legality."""
+        saved = {name: nodes[name] for name, _ in facts}
         nodes, outs = cleaned(nodes, outs)
+        nodes = {**nodes, **saved}
         names = topological(nodes)
         labels: dict[int, int] = {}
         for name in names:
@@ -112,7 +118,7 @@ class Program:
             moved = node.kernel is not None and labels[node.kernel] != node.kernel
             renamed[name] = replace(node, kernel=labels[node.kernel]) if moved else node  # type: ignore[index]
         steps = {labels[k]: v for k, v in (annotations or {}).items() if k in labels and v}
-        return cls(renamed, outs, dict(extents), steps)
+        return cls(renamed, outs, dict(extents), steps, facts)
 
     # -- the graph
 
@@ -305,6 +311,7 @@ class Program:
             self.outs if outs is None else outs,
             {**self.extents, **extents},
             self.annotations,
+            self.facts,
         )
 
     def moved(self, kernels: Mapping[int, int]) -> Program:
@@ -333,7 +340,7 @@ class Program:
 
         nodes = {n: replace(v, args=tuple(map(to, v.args))) for n, v in self.nodes.items() if n not in changes}
         outs = tuple(Out(o.name, *old.get((o.node, o.field), (o.node, o.field))) for o in self.outs)
-        return Program.of({**nodes, **changes}, outs, self.extents, self.annotations)
+        return Program.of({**nodes, **changes}, outs, self.extents, self.annotations, self.facts)
 
     # -- sizes
 

@@ -16,7 +16,7 @@ from typing import Any
 from . import body as bodies
 from .body import Body
 from .program import Program
-from .value import Axes, Field, Node, Nodes, Out, Use
+from .value import Axes, Field, Node, Nodes, Out, Use, value_keys
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Sketch:
     def __init__(self, extents: Mapping[str, str], acc: str):
         self._extents, self._acc = dict(extents), acc
         self._nodes: Nodes = {}
+        self._facts: dict[str, str] = {}
 
     def input(self, name: str, axes: Iterable[str], dtype: str) -> Handle:
         """An input array; `axes` in the order of the caller's array."""
@@ -73,9 +74,16 @@ class Sketch:
         """Sum over the reduced axes of a * b."""
         return self.reduce(name, "sum", ("mul", a, b), over=over)
 
+    def fact(self, saved: Handle, value: Handle) -> None:
+        """The caller passes `value`, saved from an earlier call, as the input `saved`. Axes have the same order."""
+        self._facts[saved.node] = value.node
+
     def build(self, **outs: Handle) -> Program:
         """The program with these outputs, by the caller's names."""
-        return Program.of(self._nodes, tuple(Out(name, h.node, h.field) for name, h in outs.items()), self._extents)
+        keys = value_keys(self._nodes)
+        facts = tuple((saved, keys[value]) for saved, value in self._facts.items())
+        returned = tuple(Out(name, h.node, h.field) for name, h in outs.items())
+        return Program.of(self._nodes, returned, self._extents, facts=facts)
 
     def _add(self, name: str, node: Node) -> None:
         if name in self._nodes:

@@ -82,6 +82,16 @@ class Node:
         return tuple(dict.fromkeys(axis for field in self.fields for axis in field.axes))
 
 
+def contraction(node: Node) -> tuple[Use, Use] | None:
+    """The two operands of a sum over a product; None for any other value."""
+    if node.op != "red" or len(node.fields) != 1 or node.fields[0].monoid != "sum":
+        return None
+    body = node.fields[0].body
+    if body is None or body[0] != "mul" or any(part[0] != "arg" for part in body[1:]):
+        return None
+    return node.args[body[1][1]], node.args[body[2][1]]
+
+
 @dataclass(frozen=True)
 class Out:
     """An output of the program: the caller's array `name` holds this field."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from .. import body as bodies
 from ..body import FREE, SCALE, Body
 from ..program import Program
-from ..value import Field, Node, Use, fresh, in_canonical_order
+from ..value import Field, Node, Use, contraction, fresh, in_canonical_order, value_key
 from . import Rewrites, rule
 
 DIVISIONS = ("normalize", "div")
@@ -145,3 +145,56 @@ def _deferred(p: Program, name: str, factor: Body, divided: str) -> Program:
         kernel=max(p.members) + 1,
     )
     return p.swapped({(name, old.name): (after, after)}, {name: total, after: result})
+
+
+@rule(phase="algebra")
+def row_correction(p: Program) -> Rewrites:
+    """Two nested sums change places when what is then inside is a value already at hand, or saved by the caller.
+
+           d[q]   = sum over k of x[q,k] * (sum over e of y[q,e] * z[k,e])
+        -> d[q]   = sum over e of y[q,e] * o[q,e]
+           o[q,e] = sum over k of x[q,k] * z[k,e], known
+
+    In the backward pass of attention o is the output of the forward pass, and no q x k value is needed for d.
+    """
+    for outer in p.order:
+        node = p.nodes[outer]
+        operands = contraction(node)
+        if operands is None or node.slab:
+            continue
+        for x, between in (operands, operands[::-1]):
+            inner = p.nodes[between.node]
+            nested = contraction(inner)
+            if nested is None or inner.slab or between.rename or set(_seen(p, x)) & set(inner.over):
+                continue
+            for y, z in (nested, nested[::-1]):
+                if set(_seen(p, y)) & set(node.over):
+                    continue
+                for known in _known(p, node, x, z):
+                    fields = _product(node, node.fields[0].axes)
+                    changed = p.edited({outer: replace(node, args=(y, known), over=inner.over, fields=fields)})
+                    yield p.site(values=(outer, between.node, known.node), axes=node.over), changed
+
+
+def _seen(p: Program, use: Use) -> tuple[str, ...]:
+    return use.seen(p.at((use.node, use.field)).axes)
+
+
+def _product(node: Node, axes: tuple[str, ...]) -> tuple[Field, ...]:
+    return (Field(node.fields[0].name, axes, "sum", ("mul", bodies.arg(0), bodies.arg(1))),)
+
+
+def _known(p: Program, node: Node, x: Use, z: Use) -> list[Use]:
+    """Values of the program, or saved inputs, that are the sum of x * z over the node's reduced axes."""
+    found = []
+    for name, other in p.nodes.items():
+        operands = contraction(other)
+        if operands and set(operands) == {x, z} and set(other.over) == set(node.over) and not other.slab:
+            found.append(Use(name, other.fields[0].name))
+    for saved, key in p.facts:
+        axes = p.nodes[saved].fields[0].axes
+        for args in ((x, z), (z, x)):
+            value = replace(node, args=args, fields=_product(node, axes))
+            if value_key("value", p.keys, {**p.nodes, "value": value}) == key:
+                found.append(Use(saved, saved))
+    return found

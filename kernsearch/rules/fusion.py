@@ -169,4 +169,4 @@ def _cloned(p: Program, members: set[str], readers: tuple[int, ...]) -> Program:
             node = nodes[name]
             args = tuple(replace(use, node=copies.get(use.node, use.node)) for use in node.args)
             nodes[name] = replace(node, args=args, kernel=reader)
-    return Program.of(nodes, p.outs, p.extents, p.annotations)
+    return Program.of(nodes, p.outs, p.extents, p.annotations, p.facts)

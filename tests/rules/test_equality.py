@@ -36,7 +36,7 @@ def test_every_derived_program_equals_the_textbook(op):
     check()
 
 
-@pytest.mark.parametrize("op", ["softmax", "product_softmax", "norm_product", "moments", "attention"])
+@pytest.mark.parametrize("op", ["softmax", "product_softmax", "norm_product", "moments", "nested", "attention"])
 def test_the_textbook_is_what_numpy_says(op):
     root = textbook.ROOTS[op]()
     for off in (1, -3):

@@ -5,7 +5,7 @@ from explored import AWKWARD, differs
 from kernsearch.errors import KernsearchError
 from kernsearch.program import Program, Site
 from kernsearch.rules import Step, all_rules, replay, rule
-from kernsearch.rules.algebra import defer_division, merge_reductions
+from kernsearch.rules.algebra import defer_division, merge_reductions, row_correction
 from kernsearch.rules.fusion import clone_producer, fuse, fuse_epilogues, fuse_maps, fuse_prologues, fuse_siblings
 from kernsearch.rules.split import split_reduction
 from kernsearch.sketch import Sketch
@@ -75,6 +75,22 @@ def test_a_division_that_depends_on_the_reduced_axis_is_not_deferred():
     x, w = s.input("X", "mk", "float32"), s.input("W", "k", "float32")
     p = s.build(Y=s.dot("y", s.map("d", ("div", x, w)), w, over="k"))
     assert not list(defer_division(p))
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_nested_sums_change_places_when_the_other_inner_sum_is_known(saved):
+    root = textbook.nested(saved=saved)
+    ((_, p),) = row_correction(root)
+    assert not differs(root, p, AWKWARD)
+    assert "yz" not in p.nodes and p.nodes["d"].over == ("e",)
+    assert {use.node for use in p.nodes["d"].args} == {"Y", "O" if saved else "o"}
+
+
+def test_nested_sums_stay_when_nothing_else_is_known():
+    s = Sketch({"q": "Q", "k": "K", "e": "E"}, acc="float32")
+    x, y, z = (s.input(name, axes, "float32") for name, axes in (("X", "qk"), ("Y", "qe"), ("Z", "ke")))
+    s.fact(s.input("O", "qe", "float32"), s.dot("o", y, z.renamed(k="q"), over="e"))
+    assert not list(row_correction(s.build(D=s.dot("d", x, s.dot("yz", y, z, over="e"), over="k"))))
 
 
 def test_a_chain_of_maps_becomes_one_kernel():

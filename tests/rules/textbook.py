@@ -68,6 +68,18 @@ def moments() -> Program:
     return s.build(Y=s.map("y", ("normalize", ("sub", x, total), root)))
 
 
+def nested(*, saved: bool = True) -> Program:
+    """D[q] = sum over k of X[q,k] * (Y Z^T)[q,k]; O = X Z was saved by an earlier call, or is an output as well."""
+    s = Sketch({"q": "Q", "k": "K", "e": "E"}, acc="float32")
+    x, y, z = (s.input(name, axes, "float32") for name, axes in (("X", "qk"), ("Y", "qe"), ("Z", "ke")))
+    o = s.dot("o", x, z, over="k")
+    d = s.dot("d", x, s.dot("yz", y, z, over="e"), over="k")
+    if not saved:
+        return s.build(D=d, O=o)
+    s.fact(s.input("O", "qe", "float32"), o)
+    return s.build(D=d)
+
+
 ROOTS = {
     "gemm": gemm,
     "softmax": softmax,
@@ -75,16 +87,20 @@ ROOTS = {
     "product_softmax": product_softmax,
     "norm_product": norm_product,
     "moments": moments,
+    "nested": nested,
 }
 
 
 def inputs(program: Program, sizes: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:
     """Random normal arrays for the program's inputs."""
     rng = np.random.default_rng(seed)
-    return {
+    arrays = {
         name: rng.normal(size=[program.extent(a, sizes) for a in program.nodes[name].fields[0].axes])
         for name in program.inputs
     }
+    if program.facts:
+        arrays["O"] = arrays["X"] @ arrays["Z"]  # a saved input is what it was saved as
+    return arrays
 
 
 SCALARS = {"alpha": 1.5, "beta": -0.75, "scale": 0.6}
@@ -106,6 +122,8 @@ def by_hand(op: str, x: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndar
             return soft(x["A"] @ x["B"])
         case "norm_product":
             return (x["A"] / np.sqrt((x["A"] ** 2).sum(1, keepdims=True))) @ x["B"]
+        case "nested":
+            return (x["X"] * (x["Y"] @ x["Z"].T)).sum(1)
         case "moments":
             return (x["X"] - x["X"].sum(1, keepdims=True)) / np.sqrt((x["X"] ** 2).sum(1, keepdims=True))
         case "attention":
