@@ -88,7 +88,7 @@ class Result:
         """The object that `tune --json` prints."""
         record = self.record
         return {
-            "problem": record.problem,
+            "problem": record.problem.key,
             "device": record.fingerprint.device,
             "variant": record.variant,
             "config": record.config,
