@@ -1,5 +1,23 @@
-"""What to try next: ask and tell over one durable study for each problem and device."""
+"""What to try next: ask and tell over one durable study for each problem and device.
 
-from .search import SEARCHERS, Ask, Counts, Past, Search
+Optuna is imported with the first use of `Search`, not with this package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .search import Ask, Counts, Past, Search
+
+SEARCHERS = ("tpe", "random", "local", "exhaustive")
 
 __all__ = ["SEARCHERS", "Ask", "Counts", "Past", "Search"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import search
+
+    return getattr(search, name)

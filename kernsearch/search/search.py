@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
-from . import lease
-from .searchers import Candidate, Exhaustive, Local, Pool, Proposal, Random, Searcher, TpeSearcher, candidate
+from . import SEARCHERS, lease
+from .searchers import Candidate, Exhaustive, Guided, Local, Pool, Proposal, Random, Searcher, candidate
 from .study import VARIANT, State, Study, Tpe, Trial
 
-SEARCHERS = ("tpe", "random", "local", "exhaustive")
 Keep = Callable[[str, Mapping[str, int]], str | None]
 
 _LIVES = 2  # times a candidate is tried again after its process died
@@ -239,7 +238,7 @@ class Search:
         if only is not None:
             fix[VARIANT] = only
         letters = {name: tuple(space.domains) for name, space in self.variants.items()}
-        return TpeSearcher(self._pool, Tpe(letters, domains, fix, seed))
+        return Guided(self._pool, Tpe(letters, domains, fix, seed))
 
     def _next(self) -> Proposal | None:
         while self._queue:

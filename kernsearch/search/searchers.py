@@ -148,41 +148,48 @@ class Exhaustive(Random):
 class Local(Random):
     """First-improvement local search with restarts.
 
-    A climb looks at the neighbours of a candidate in random order and moves to the first that is faster. Without one
-    it is at a local optimum, and the next climb starts from the fastest candidate that no climb has been at, or from
-    a new random one. While results are awaited, the starts of later climbs are drawn.
+    A climb looks at the neighbours of a candidate in random order and moves to the first that is faster. Where none
+    is, it is at a local optimum; some random candidates later the next climb starts, from the fastest candidate that
+    no climb has been at. While the results of a climb are awaited, random ones are drawn too.
     """
 
     def __init__(self, pool: Pool, starts: int = 8):
         super().__init__(pool)
-        self.starts = starts  # random candidates before a climb
+        self.starts = starts
+        self.drawn = 0  # random candidates since the last climb
         self.seconds: dict[Candidate, float | None] = {}
         self.running: set[Candidate] = set()
         self.climbed: set[Candidate] = set()
-        self.fresh_starts = 0
         self.here: Candidate | None = None
         self.around: deque[Candidate] = deque()
         self.awaited: set[Candidate] = set()
 
     def propose(self) -> Proposal | None:
-        if self.here is None and self.fresh_starts >= self.starts:
+        if self.here is not None or self.drawn >= self.starts:
+            climbed = self.climb()
+            if climbed is not None:
+                return climbed
+            if self.here is None:
+                self.drawn = 0
+        self.drawn += 1
+        return super().propose()
+
+    def climb(self) -> Proposal | None:
+        """The next step of this climb, or the first of a new one; None at a local optimum and while awaiting."""
+        if self.here is None:
             self._start()
-        while self.here is not None:
-            while self.around:
-                near = self.around.popleft()
-                if near in self.running:
-                    self.awaited.add(near)
-                elif near in self.seconds:
-                    self._consider(near)
-                elif self.pool.fresh(near):
-                    self.awaited.add(near)
-                    return Proposal(near, "local")
-            if self.awaited:
-                break
-            self.here, self.fresh_starts = None, 0
-        drawn = self.pool.draw()
-        self.fresh_starts += 1
-        return Proposal(drawn, "start") if drawn else None
+        while self.around:
+            near = self.around.popleft()
+            if near in self.running:
+                self.awaited.add(near)
+            elif near in self.seconds:
+                self._consider(near)
+            elif self.pool.fresh(near):
+                self.awaited.add(near)
+                return Proposal(near, "local")
+        if not self.awaited:
+            self.here = None
+        return None
 
     def begun(self, candidate: Candidate, number: int | None) -> None:
         self.running.add(candidate)
@@ -202,11 +209,11 @@ class Local(Random):
         self.awaited.discard(proposal.candidate)
 
     def _start(self) -> None:
-        left = {c: s for c, s in self.seconds.items() if s is not None and c not in self.climbed and self._mine(c)}
-        if left:
-            self._move(min(left, key=lambda c: (left[c], c)))
+        timed = [(s, c) for c, s in self.seconds.items() if s is not None and c not in self.climbed and self._here(c)]
+        if timed:
+            self._move(min(timed)[1])
 
-    def _mine(self, candidate: Candidate) -> bool:
+    def _here(self, candidate: Candidate) -> bool:
         space = self.pool.spaces.get(candidate.variant)
         return space is not None and space.contains(candidate.config) is None
 
@@ -225,48 +232,62 @@ class Local(Random):
         self.awaited = set()
 
 
-class TpeSearcher(Random):
-    """TPE. Its first candidates are random; after `patience` wasted suggestions in a row it takes the candidate that
-    resembles the last one most, so that a rugged or nearly exhausted space does not stall it."""
+class Guided(Random):
+    """TPE, with every third proposal a step of a local climb from the best so far.
 
-    def __init__(self, pool: Pool, tpe: Tpe, startup: int = 20, patience: int = 8):
+    Replayed on a recorded space the climb lifts the unlucky runs: after 100 measurements the tenth percentile went
+    from 0.87 to 0.92 of the optimum, after 220 from 0.98 to 1. The first candidates are random. After `patience`
+    wasted suggestions in a row a climb, the feasible candidate nearest to the suggestion, or a random one takes over,
+    so that neither a rugged nor a nearly exhausted space stalls it.
+    """
+
+    def __init__(self, pool: Pool, tpe: Tpe, startup: int = 12, patience: int = 4, every: int = 3):
         super().__init__(pool)
         self.tpe = tpe
         self.startup = startup
         self.patience = patience
-        self.numbers: dict[Candidate, int] = {}
-        self.finished = 0
+        self.every = every
+        self.local = Local(pool)
+        self.numbers: dict[Candidate, int] = {}  # of the trials that run, as TPE counts them
         self.waste = 0
+        self.turn = 0
 
     def propose(self) -> Proposal | None:
-        if len(self.numbers) + self.finished < self.startup:
+        if len(self.numbers) + len(self.local.seconds) < self.startup:
             return super().propose()
-        if self.waste < self.patience:
-            number, variant, config = self.tpe.suggest()
-            return Proposal(candidate(variant, config), "tpe", number)
+        patient = self.waste < self.patience
+        if self.waste == 0:
+            self.turn += 1
+        if not patient or (self.waste == 0 and self.turn % self.every == 0):
+            climbed = self.local.climb()
+            if climbed is not None:
+                return climbed
         number, variant, config = self.tpe.suggest()
+        if patient:
+            return Proposal(candidate(variant, config), "tpe", number)
         self.tpe.tell(number, None)
         near = self.pool.nearest(candidate(variant, config))
-        return Proposal(near, "tpe-near") if near else super().propose()
+        return Proposal(near, "near") if near else super().propose()
 
     def begun(self, candidate: Candidate, number: int | None) -> None:
         self.waste = 0
-        self.numbers[candidate] = self.tpe.learn(*self._known(candidate)) if number is None else number
+        self.numbers[candidate] = self.tpe.learn(candidate.variant, candidate.config) if number is None else number
+        self.local.begun(candidate, number)
 
     def told(self, candidate: Candidate, seconds: float | None) -> None:
         if candidate not in self.numbers:
             self.begun(candidate, None)
         self.tpe.tell(self.numbers.pop(candidate), seconds)
-        self.finished += 1
+        self.local.told(candidate, seconds)
 
     def dropped(self, candidate: Candidate) -> None:
         if candidate in self.numbers:
             self.tpe.forget(self.numbers.pop(candidate))
+        self.local.dropped(candidate)
 
     def wasted(self, proposal: Proposal) -> None:
+        """TPE learns what a duplicate took: it concentrates on what is good, which a refusal would unlearn."""
         self.waste += 1
         if proposal.number is not None:
-            self.tpe.tell(proposal.number, None)
-
-    def _known(self, candidate: Candidate) -> tuple[str, dict[str, int]]:
-        return candidate.variant, candidate.config
+            self.tpe.tell(proposal.number, self.local.seconds.get(proposal.candidate))
+        self.local.wasted(proposal)
