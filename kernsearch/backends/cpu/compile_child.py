@@ -33,6 +33,7 @@ def main(folder: str) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     request = json.loads(line)
+    os.environ.setdefault("PATH", os.defpath)  # where compilers look for the assembler
     os.environ.update(request["environment"])
     _limit(resource.RLIMIT_CPU, int(request["timeout_s"]) + 5)
     _limit(resource.RLIMIT_AS, int(request["memory_bytes"]))
