@@ -160,6 +160,11 @@ class Search:
         return None
 
     @property
+    def searched(self) -> dict[str, FeasibleSpace]:
+        """The variants and values that are searched in this run."""
+        return dict(self._narrow)
+
+    @property
     def left(self) -> int:
         """How many candidates may still be asked."""
         return self.trials - len(self._past) - len(self._mine) - len(self._others)
@@ -187,6 +192,14 @@ class Search:
     def searched(self) -> Mapping[str, FeasibleSpace]:
         """The variants that the filters leave, each with its space narrowed to the fixed values."""
         return self._narrow
+
+    def abandon(self, ask: Ask) -> None:
+        """Nothing came of it and nothing is counted: a later run may ask it again."""
+        self._mine.pop(ask.number)
+        self._study.finish(ask.id, "failed", {"status": "abandoned", "reason": "its run ended"})
+        self._seen.add(ask.number)
+        self._pool.known.pop(ask.candidate, None)
+        self._searcher.dropped(ask.candidate)
 
     def enqueue(self, variant: str, config: Mapping[str, int], origin: str) -> bool:
         """Ask this candidate next, or the feasible one that resembles it most. False when the study knows it already
@@ -218,8 +231,7 @@ class Search:
     def close(self) -> None:
         """Give up what was asked and not told, so that no trial stays running."""
         for ask in list(self._mine.values()):
-            self._give_up(ask.id, ask.candidate, ask.number, "not finished when its run ended")
-            del self._mine[ask.number]
+            self.abandon(ask)
         self._study.close()
 
     def __enter__(self) -> Search:
@@ -338,7 +350,7 @@ class Search:
                 continue
             self._seen.add(trial.number)
             was_running = self._others.pop(trial.number, None) is not None
-            if trial.state == "failed":
+            if trial.state == "failed" and trial.attrs.get("status") == "stale":
                 self._deaths[done] += 1
             if _counts(trial) and trial.state != "failed":
                 if done not in self._past:
@@ -358,12 +370,6 @@ class Search:
             origin = str(trial.attrs.get("origin", "resumed"))
             if self._refusal(done) is None and done not in self._pool.known:
                 self._queue.append((done, origin))
-
-    def _give_up(self, id: int, done: Candidate, number: int, reason: str) -> None:
-        self._study.finish(id, "failed", {"status": "stale", "reason": reason})
-        self._seen.add(number)
-        self._pool.known.pop(done, None)
-        self._searcher.dropped(done)
 
     def _alive(self, trial: Trial) -> bool:
         held = lease.parse(trial.attrs.get("lease"))
