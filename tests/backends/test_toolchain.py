@@ -44,6 +44,13 @@ def test_with_nothing_on_path_the_wheel_is_taken(cpu, monkeypatch):
     assert toolchain.find(cpu) is found
 
 
+@pytest.mark.skipif(shutil.which("gcc", path=os.defpath) is None, reason="no gcc in the usual folders")
+def test_without_a_path_the_usual_folders_are_searched(cpu, monkeypatch):
+    monkeypatch.delenv("PATH")
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    assert toolchain.find(cpu).name == "gcc"
+
+
 def test_with_no_compiler_at_all_the_message_says_what_to_install(cpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "ziglang", None)  # as if it were not installed
