@@ -23,7 +23,8 @@ from .template import Matched, Template
 __all__ = ["Derivation", "Step", "Variant", "derive", "explore", "replay"]
 
 FIRST = "fuse_maps"  # before any other fusion and before a split
-LEAVES_PER_PROGRAM = 64  # combinations of templates kept for one partition
+COMBINATIONS = 64  # of templates kept for one partition, those of the fewest different templates first
+COMBINATIONS_SEEN = 4096
 SLABS_ASSUMED = 4  # for ranking programs before SPLIT is known
 
 
@@ -45,8 +46,12 @@ class Variant:
     @cached_property
     def kernels(self) -> tuple[Matched, ...]:
         """Kernels in launch order, each with its template."""
-        pairs = zip(self.templates, self.partition.kernels, strict=True)
-        return tuple(m for t, kernel in pairs if (m := t.match(self.partition, kernel)) is not None)
+        found = []
+        for template, kernel in zip(self.templates, self.partition.kernels, strict=True):
+            matched = template.match(self.partition, kernel)
+            assert matched is not None, f"{template.name} does not fit {kernel.members}"
+            found.append(matched)
+        return tuple(found)
 
     @cached_property
     def _scheduled(self) -> tuple[Program, tuple[Step, ...]]:
@@ -215,6 +220,12 @@ def _kept(before: Program, after: Program, fits: Fits, phase: str) -> bool:
     return all(fits.full(after, k) if phase == "split" else fits.viable(after, k) for k in made)
 
 
+def _combinations(choices: Sequence[Iterable[Template]]) -> list[tuple[Template, ...]]:
+    """One template a kernel. Kernels meet in memory only, so that mixing alike ones shows little: those come last."""
+    seen = islice(product(*choices), COMBINATIONS_SEEN)
+    return sorted(seen, key=lambda templates: len({t.name for t in templates}))[:COMBINATIONS]
+
+
 def _variants(
     derivation: Derivation, fits: Fits, sizes: Mapping[str, int]
 ) -> tuple[tuple[Variant, ...], dict[str, Trie]]:
@@ -229,7 +240,7 @@ def _variants(
             if kernel.key not in tries:
                 tries[kernel.key] = Trie.of({t.name: m.annotations for t, m in matches.items()})
         path, traffic = derivation.path(key), program.traffic(sizes)
-        for templates in islice(product(*choices), LEAVES_PER_PROGRAM):
+        for templates in _combinations(choices):
             name = "+".join(template.name for template in templates)
             variant = Variant(name, program, templates, path)
             found.append((bool(data.get("maps_apart")), traffic, len(templates), name, key, variant))
