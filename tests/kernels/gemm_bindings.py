@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import erf, sqrt
 
 import numpy as np
 
 from kernsearch import backends
 from kernsearch.backends.cpu import emit
-from kernsearch.binding import Array, Binding, Root
-from kernsearch.launch import ITEMSIZES
+from kernsearch.binding import Array, Binding, Field, Root
 from kernsearch.plan import KernelPlan
 from kernsearch.sizes import evaluate
-from kernsearch.space import Param
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
@@ -31,19 +32,13 @@ class Call(ctypes.Structure):
     ]
 
 
-def template(name, source, *, scratch="0", letters=(), flags=()):
-    """As much of a template as emitting needs."""
-    params = tuple(Param(letter, (), "") for letter in letters)
-    return SimpleNamespace(name=name, source=source, entry=name, scratch=scratch, flags=flags, params=params, knobs=())
-
-
 def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, split=False):
     """The binding of a gemm, or of its slabs; epilogue as the command line spells it."""
     steps = set(epilogue.split(",")) - {"none"}
     b = ("b",) if batch else ()
     a_axes = b + (("m", "k") if layout[0] == "n" else ("k", "m"))
     b_axes = b + (("k", "n") if layout[1] == "n" else ("n", "k"))
-    out = b + ("m", "n")
+    out = (*b, "m", "n")
     arrays = [Array("A", dtype, a_axes), Array("B", dtype, b_axes)]
     value, scalars = ("mul", ("scalar", "alpha"), ("acc", "acc")), ["alpha"]
     if split:
@@ -74,8 +69,6 @@ def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, 
 
 def combine_binding(epilogue="none", dtype="float32"):
     """Adds up slabs and finishes: D = f(sum over s of P[s,m,n])."""
-    from kernsearch.binding import Field
-
     whole = gemm_binding("nn", epilogue, dtype)
     arrays = [Array("P", dtype, ("s", "m", "n")), *(a for a in whole.arrays if a.name not in "AB")]
     return Binding(
@@ -91,19 +84,27 @@ def combine_binding(epilogue="none", dtype="float32"):
     )
 
 
+@cache
 def device():
     return backends.get("cpu").device()
 
 
+@dataclass(frozen=True)
+class Built:
+    binding: Binding
+    plan: KernelPlan
+    function: Callable
+
+
 def build(binding, template, config):
-    """(plan, function): emitted, compiled by the backend and loaded."""
+    """Emitted, compiled by the backend and loaded."""
     plan = emit.kernel_plan(binding, template, config, device())
-    compiled = backends.get("cpu").compile(plan, device(), timeout_s=60)
-    return plan, ctypes.CDLL(str(compiled.path))[plan.entry]
+    compiled = backends.get("cpu").compile(plan, device(), timeout_s=120)
+    return Built(binding, plan, ctypes.CDLL(str(compiled.path))[plan.entry])
 
 
-def pool(threads_used=None):
-    """A pool that runs the tasks one after the other, last one first: order must not matter."""
+def backwards():
+    """A pool that runs the tasks one after the other, last one first: their order must not matter."""
 
     def run(_, threads, count, task, context):
         for index in reversed(range(count)):
@@ -112,16 +113,15 @@ def pool(threads_used=None):
     return PARALLEL(run)
 
 
-def run(plan: KernelPlan, function, arrays, sizes, scalars=None, *, threads=1, parallel=None, repeat=1):
+def run(kernel: Built, arrays, sizes, scalars=None, *, threads=1, parallel=None, pool=None):
     """Run a plan on arrays (by name; strides as they are) with NaN in its scratch; red zones around the scratch."""
     names = {"THREADS": threads, "ITEMSIZE": next(iter(arrays.values())).itemsize, **sizes}
-    axes = {}
-    for size in plan.sizes:
-        if "." in size:
-            axes.setdefault(size.split(".")[0], []).append(size)
-    for name, own in axes.items():
-        array = arrays[name]
-        names.update({size: stride // array.itemsize for size, stride in zip(own, array.strides, strict=True)})
+    names = {"BATCH": 1, "SPLIT": 1, **names}
+    plan = kernel.plan
+    for own in kernel.binding.arrays:
+        array = arrays[own.name]
+        for axis, stride in zip(own.axes, array.strides, strict=True):
+            names[f"{own.name}.{axis}"] = stride // array.itemsize
     zone = 256
     scratch = np.full(evaluate(plan.scratch, names) + 2 * zone, 0xFF, np.uint8)
     pointers = [scratch.ctypes.data + zone if n == "scratch" else arrays[n].ctypes.data for n in plan.buffers]
@@ -133,17 +133,14 @@ def run(plan: KernelPlan, function, arrays, sizes, scalars=None, *, threads=1, p
         (ctypes.c_double * max(1, len(values)))(*values),
         threads,
         ctypes.cast(parallel, ctypes.c_void_p) if parallel else None,
-        None,
+        pool,
     )
-    for _ in range(repeat):
-        function(ctypes.byref(call))
+    kernel.function(ctypes.byref(call))
     assert (scratch[:zone] == 0xFF).all() and (scratch[len(scratch) - zone :] == 0xFF).all(), "wrote past its scratch"
 
 
 def reference(arrays, epilogue, scalars):
     """The textbook gemm in float64; A and B as (.., M, K) and (.., K, N)."""
-    from math import erf, sqrt
-
     steps = set(epilogue.split(","))
     with np.errstate(all="ignore"):
         value = scalars["alpha"] * (arrays["A"].astype(np.float64) @ arrays["B"].astype(np.float64))
@@ -160,6 +157,3 @@ def reference(arrays, epilogue, scalars):
         if "silu" in steps:
             value = value / (1 + np.exp(-value))
     return value
-
-
-assert ITEMSIZES["float32"] == 4

@@ -50,7 +50,7 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
     folded = dict(config)
     arrays = [*(array.name for array in binding.arrays), *(["scratch"] if template.scratch != "0" else [])]
     extents = [fold(extent, folded) for extent in binding.extents.values()]
-    strides = [f"{array.name}.{axis}" for array in binding.arrays for axis in array.axes]
+    strides = [f"{array.name}.{axis}" for array in binding.arrays for axis in sorted(array.axes)]
     mine = [param.name for param in (*template.params, *template.knobs)]
     return KernelPlan(
         template=template.name,
@@ -97,7 +97,10 @@ def _accumulators(binding: Binding) -> list[str]:
 
 
 def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
-    """The struct of arguments, and how it is read from the call: in the plan's order."""
+    """The struct of arguments, and how it is read from the call: in the plan's order.
+
+    Strides are sorted by axis, not by dimension, so that a kernel is the same object for every layout.
+    """
     members, reads = [], []
     for position, array in enumerate(binding.arrays):
         members.append(f"ks_t *p_{c_name(array.name)};")
@@ -106,7 +109,7 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
         members.append("char *scratch;")
         reads.append(f".scratch = call->buffers[{len(binding.arrays)}],")
     sizes = [f"e_{c_name(axis)}" for axis in binding.extents]
-    sizes += [f"s_{c_name(array.name)}_{c_name(axis)}" for array in binding.arrays for axis in array.axes]
+    sizes += [f"s_{c_name(array.name)}_{c_name(axis)}" for array in binding.arrays for axis in sorted(array.axes)]
     for position, size in enumerate(sizes):
         members.append(f"int64_t {size};")
         reads.append(f".{size} = call->sizes[{position}],")
@@ -143,7 +146,7 @@ class _View:
     def address(self, name: str, axes: Sequence[str]) -> str:
         """Where an array holds the element at the current indices of `axes`, given in the array's dimension order."""
         own = self.array(name).axes
-        terms = [f"{self.index(axis)} * {self.stride(name, own[place])}" for place, axis in enumerate(axes)]
+        terms = sorted(f"{self.index(axis)} * {self.stride(name, own[place])}" for place, axis in enumerate(axes))
         return " + ".join([f"x->p_{c_name(name)}", *terms])
 
     def stride(self, name: str, dimension: str) -> str:
