@@ -101,9 +101,14 @@ class Walk:
             for variable, symbol in frame.cuts:
                 chains.setdefault(variable, []).append(symbol)
         owned = {v.owner for v in chains if v.owner is not None}
+        cut_by = {v.owner: v for frame in self.stack for v, _ in frame.cuts if v.owner is not None}
         made: dict[_Variable, Turns] = {}
         for variable, chain in chains.items():
             if variable in owned or (variable in self.once and variable not in bound):
+                continue
+            if variable in cut_by and variable not in bound:  # in the loop over a slab, which an empty one has not
+                inner = cut_by[variable]
+                made[variable] = Turns(inner.axes, (), (), inner.slab)
                 continue
             cuts = tuple(symbol for symbol in chain if symbol != WHOLE)
             made[variable] = Turns(variable.axes, cuts, tuple(bound.get(variable, ())), variable.slab)
