@@ -181,6 +181,7 @@ class _Run:
 
         shape = [len(window[a]) if a in window else self.program.extent(a, self.sizes) for a in axes]
         value = np.broadcast_to(ev(body), shape)
+        del ev  # it refers to itself, so it would hold all it has read until the next collection of cycles
         if field.monoid is None:
             return np.array(value)
         over = tuple(axes.index(axis) for axis in node.over)

@@ -19,7 +19,7 @@ from ..space import Config, InputSet, Op
 from ..worker import Timing, Worker
 from .correctness import agrees, repeats
 from .execution import execution
-from .reference import Block, Reference, operands
+from .reference import Array, Block, Reference, operands
 from .stage import Kept, Operands, Stage
 
 REPEATS = 20
@@ -38,7 +38,7 @@ PITCHES = ((0, 0), (3, 1), (0, 1), (1, 0))  # (elements between rows, elements t
 class Case:
     """An awkward shape with one input set: what goes in, and what should come out."""
 
-    problem: Problem
+    arrays: dict[str, Array]
     inputs: dict[str, Kept]
     scalars: dict[str, float]
     blocks: tuple[Block, ...]
@@ -61,10 +61,12 @@ class Bench:
         *,
         threads: int | None = None,
         seed: int = 0,
+        slow_reference_flops: float = SLOW_REFERENCE_FLOPS,
     ) -> None:
         self.op, self.problem, self.device, self.backend, self.worker = op, problem, device, backend, worker
         self.threads = threads or worker.threads
         self.seed = seed
+        self.slow_reference_flops = slow_reference_flops
         self._cases: OrderedDict[tuple, Case] = OrderedDict()
         self._tuned: Operands | None = None
         self._reference: Reference | None = None
@@ -124,8 +126,7 @@ class Bench:
         """One input set at one awkward shape: runs done, and the largest error as a share of what is allowed."""
         case = self._case(shape, inputs)
         start = self._operands().layout.end
-        arrays = operands(self.op, case.problem)
-        laid = Operands(self.worker.arena, start, arrays, case.inputs, pad, shift)
+        laid = Operands(self.worker.arena, start, case.arrays, case.inputs, pad, shift)
         try:
             stage = Stage(laid, laid.layout.end, plan, compiled, case.scalars, threads)
         except Rejected:
@@ -143,7 +144,8 @@ class Bench:
         reference = self._expected()
         stage = Stage(laid, laid.layout.end, plan, compiled, reference.scalars, self.threads)
         timing = execution(self.worker, stage, timeout_s=timeout_s)
-        full = thorough or reference.known or self.op.flops(self.problem) <= SLOW_REFERENCE_FLOPS
+        slow = self.slow_reference_flops / (1 if reference.keeps else 100)  # once, or for each candidate
+        full = thorough or reference.known or self.op.flops(self.problem) <= slow
         share: float | None = None
         if not full and self.op.identity is not None:
             share = self._identity(stage, reference)
@@ -289,9 +291,12 @@ class Bench:
             return case
         problem = self.problem.at(shape)
         made, scalars = self._make(problem, inputs)
-        blocks = tuple(Reference(self.op, problem, made, scalars).blocks())
+        reference = Reference(self.op, problem, made, scalars)
+        blocks = tuple(reference.blocks())
         held = [*made.values(), *(a for b in blocks for d in (b.expected, b.allowed) for a in d.values())]
-        case = Case(problem, {n: Kept(a) for n, a in made.items()}, scalars, blocks, sum(a.nbytes for a in held))
+        case = Case(
+            reference.arrays, {n: Kept(a) for n, a in made.items()}, scalars, blocks, sum(a.nbytes for a in held)
+        )
         self._cases[key] = case
         while sum(c.nbytes for c in self._cases.values()) > KEEP_CASES_BYTES and len(self._cases) > 1:
             self._cases.popitem(last=False)

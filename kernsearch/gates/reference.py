@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..body import Body
     from ..program import Program
 
-BLOCK_BYTES = 32 << 20  # of float64 copies of a block's inputs and outputs together
+BLOCK_BYTES = 32 << 20  # of float64 copies of a block's inputs
+BLOCK_ELEMENTS = 1 << 19  # of a block's outputs
 LEAST_BUDGET_BYTES = 64 << 20
 
 
@@ -103,7 +104,10 @@ def _masked(body: Body | None) -> set[str]:
 
 
 class Reference:
-    """The reference of one problem on one set of inputs. `inputs` are kept by reference and must not change."""
+    """The reference of one problem on one set of inputs. `inputs` are kept by reference and must not change.
+
+    `keeps`: blocks stay in memory once computed, as they are small beside the problem's arrays.
+    """
 
     def __init__(
         self, op: Op, problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float]
@@ -115,7 +119,7 @@ class Reference:
         self._cuts = self._cut()
         outputs = [array for array in self.arrays.values() if array.role == "output"]
         budget = max(LEAST_BUDGET_BYTES, sum(array.nbytes for array in self.arrays.values()) // 2)
-        self._keep = 12 * sum(prod(array.shape) for array in outputs) <= budget
+        self.keeps = 12 * sum(prod(array.shape) for array in outputs) <= budget
         self._kept: dict[int, Block] = {}
 
     @property
@@ -134,7 +138,7 @@ class Reference:
             block = self._kept.get(index)
             if block is None:
                 block = self._compute(dict(zip(self._cuts, cut, strict=True)))
-                if self._keep:
+                if self.keeps:
                     self._kept[index] = block
             yield block
 
@@ -156,14 +160,14 @@ class Reference:
         sizes = self.op.sizes(self.problem)
         length = {axis: self.program.extent(axis, sizes) for axis in self._free}
 
-        def weight() -> int:
-            count = 0
-            for array in self.arrays.values():
-                full = dict(zip(array.axes, array.shape, strict=True))
-                count += (3 if array.role == "output" else 1) * prod(length.get(a, n) for a, n in full.items())
-            return 8 * count
+        def size(role: str) -> int:
+            found = [zip(array.axes, array.shape, strict=True) for array in self.arrays.values() if array.role == role]
+            return sum(prod(length.get(axis, extent) for axis, extent in array) for array in found)
 
-        while self._free and weight() > BLOCK_BYTES and max(length.values()) > 64:
+        def large() -> bool:
+            return 8 * size("input") > BLOCK_BYTES or size("output") > BLOCK_ELEMENTS
+
+        while self._free and large() and max(length.values()) > 64:
             longest = max(length, key=lambda axis: length[axis])
             length[longest] = -(-length[longest] // 2)
         return {

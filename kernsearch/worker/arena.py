@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from .child import CONTROL_BYTES, large_pages
+from .child import CONTROL_BYTES
 
 PAGE = mmap.PAGESIZE
 RED_ZONE_BYTES = 4096
@@ -47,7 +47,6 @@ class Arena:
         size = -(-size // PAGE) * PAGE
         os.ftruncate(self.fd, size)
         self._map = mmap.mmap(self.fd, size)
-        large_pages(self._map)
         self.size = size
 
     def bytes(self, offset: int, count: int) -> np.ndarray:

@@ -8,7 +8,6 @@ that works while a kernel runs, because ctypes lets go of the interpreter lock.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import json
@@ -72,12 +71,6 @@ def write_frame(fd: int, message: dict) -> None:
     data = memoryview(struct.pack("<4sI", MAGIC, len(body)) + body)
     while data:
         data = data[os.write(fd, data) :]
-
-
-def large_pages(memory: mmap.mmap) -> None:
-    """Ask for large pages, as NumPy does for arrays of this size, so that times are those of its arrays."""
-    with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def run_queue_wait_ns() -> int:
@@ -162,7 +155,6 @@ class Child:
             return
         self.progress = None
         self.arena = mmap.mmap(self.settings["arena"], size)
-        large_pages(self.arena)
         self.touched.clear()
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.arena))
         self.progress = ctypes.c_int64.from_address(self.base)
@@ -232,8 +224,7 @@ class Child:
     def run(self, request: dict) -> dict:
         self.attach(request["arena_bytes"])
         mode = self.mode.read()
-        threads = max((launch["threads"] for launch in request["launches"]), default=1)
-        self.start_pool(request["pool"], threads)
+        threads = request["threads"]
         self.touch(request["touch"])
         calls = [self.prepare(launch) for launch in request["launches"]]
         flush_bytes = request["flush_bytes"]
@@ -287,6 +278,11 @@ def main() -> None:
     gc.disable()
     child = Child(settings)
     while (request := read_frame(settings["requests"])) is not None:
+        try:
+            child.start_pool(request["pool"], request["threads"])
+        except OSError as error:
+            write_frame(settings["replies"], {"id": request["id"], "failed": str(error)})
+            continue
         try:
             reply = child.run(request)
         except Refused as error:

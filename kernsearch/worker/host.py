@@ -79,7 +79,7 @@ class Worker:
         run_timeout_s: float = RUN_TIMEOUT_S,
         memory_limit_bytes: int | None = None,
         threads: int | None = None,
-        pool: Mapping[str, str | int] | None = None,
+        pool: Mapping[str, Any] | None = None,
     ) -> None:
         """`pool` says where the compiled thread pool is, as backends.cpu.pool.for_worker does; by default the CPU
         backend's own, for runs on more than one thread. `threads` is the most that a run may use."""
@@ -136,12 +136,14 @@ class Worker:
             self._start(launches)
             self._next_id += 1
             self.arena.reset_progress()
+            threads = max((launch.threads for launch in launches), default=1)
             request = {
                 "id": self._next_id,
                 "arena_bytes": self.arena.size,
                 "repeat": repeat,
                 "flush_bytes": flush_bytes,
-                "pool": self._pool(max((launch.threads for launch in launches), default=1)),
+                "threads": threads,
+                "pool": self._pool(threads),
                 "touch": touch,
                 "launches": [
                     {
@@ -165,6 +167,9 @@ class Worker:
             except BaseException:
                 self.stop()  # interrupted: the child may be in the middle of a kernel
                 raise
+            if "failed" in reply:  # no fault of the candidate's
+                self.stop()
+                raise RuntimeError(f"the worker failed: {reply['failed']}")
             if "refused" in reply:
                 self.stop()
                 raise Rejected(str(reply["refused"]), gate="execution")
@@ -239,13 +244,15 @@ class Worker:
         self._finalizer = weakref.finalize(self, _end, self._process, [*ours, self._pidfd], self._owner)
         self.restarts += 1
 
-    def _pool(self, threads: int) -> dict[str, str | int] | None:
+    def _pool(self, threads: int) -> dict[str, Any] | None:
         """The pool for runs on several threads; compiled when first needed."""
-        if self.pool is None and threads > 1 and self.device is not None and self.device.backend == "cpu":
+        if threads < 2 or self.device is None or self.device.backend != "cpu":
+            return self.pool if threads > 1 else None
+        if self.pool is None or not os.path.exists(self.pool["path"]):
             from ..backends.cpu import pool
 
             self.pool = pool.for_worker(max(threads, self.threads))
-        return self.pool if threads > 1 else None
+        return self.pool
 
     def _gone(self) -> bool:
         return bool(select.select([self._pidfd], [], [], 0)[0])

@@ -206,16 +206,27 @@ typedef struct {
     int arrived;
 } shared;
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Adds its part of every sum to D without asking who else does. The first task is slow between reading and writing:
+// it goes on when another has written, so that the race is lost whenever two threads work at all.
 static void part_of_k(void *context, int64_t part) {
     shared *s = context;
     args x = s->x;
     int64_t step = (x.k + s->parts - 1) / s->parts, end = (part + 1) * step < x.k ? (part + 1) * step : x.k;
     for (int64_t i = 0; i < x.m; i++)
         for (int64_t j = 0; j < x.n; j++) {
-            volatile float *d = &x.d[i * x.dm + j];
-            float before = *d, sum = 0;
+            float *d = &x.d[i * x.dm + j], before = *(volatile float *)d, sum = 0;
             for (int64_t p = part * step; p < end; p++) sum += x.a[i * x.am + p * x.ak] * x.b[p * x.bk + j * x.bn];
+            double late = seconds() + 0.01;
+            while (part == 0 && i + j == 0 && !__atomic_load_n(&s->arrived, __ATOMIC_SEQ_CST) && seconds() < late)
+                sched_yield();
             *d = before + x.alpha * sum;
+            __atomic_fetch_add(&s->arrived, part > 0, __ATOMIC_SEQ_CST);
         }
 }
 

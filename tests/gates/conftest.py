@@ -13,6 +13,14 @@ from kernsearch.plan import Plan
 from kernsearch.worker import Worker
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory):
+    """Objects go to a folder of this test run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNSEARCH_CACHE", str(tmp_path_factory.getbasetemp() / "gates_cache"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def device():
     return backends.get("cpu").device()
