@@ -72,6 +72,14 @@ def source_tokens(source: str) -> str:
     return sources.tokens(sources.path_of(source))
 
 
+def changed(source: str, tokens: str) -> str | None:
+    """What happened to a kernel source that had these tokens, or None."""
+    try:
+        return None if source_tokens(source) == tokens else "has changed"
+    except OSError:
+        return "is gone"
+
+
 def conflicts(theirs: Fingerprint, device: Device) -> list[str]:
     """Why a record must not be used on this device with these sources; empty when it may."""
     found = []
@@ -81,15 +89,11 @@ def conflicts(theirs: Fingerprint, device: Device) -> list[str]:
         found.append(f"it was made for {theirs.arch}, this is {device.arch}")
     if theirs.device != device.key and not found:
         found.append(f"it was made on {theirs.device}, this is {device.key}")
-    for source, tokens in sorted(theirs.sources.items()):
-        try:
-            now = source_tokens(source)
-        except OSError:
-            found.append(f"its kernel source {source!r} is gone")
-        else:
-            if now != tokens:
-                found.append(f"its kernel source {source!r} has changed")
-    return found
+    return found + [
+        f"its kernel source {source!r} {change}"
+        for source, tokens in sorted(theirs.sources.items())
+        if (change := changed(source, tokens))
+    ]
 
 
 def differences(theirs: Fingerprint, device: Device) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from . import fingerprint, launch, records, settings
 from .device import Device
 from .errors import CacheError, SpaceError
+from .packing import Packed
 from .plan import Plan
 from .problem import Problem
 from .records import Record
@@ -109,8 +110,9 @@ class Store:
         found: list[Record] = []
         for _, _, path in sorted([*same, *self._others(problem, device)], key=lambda o: (o[0], o[1] != "user", o[2])):
             record = records.try_read(path)
-            alike = isinstance(record, Record) and record.problem.at(problem.shape) == problem
-            if alike and not isinstance(self._trust(record, device, "any"), str):
+            if isinstance(record, str) or record.problem.at(problem.shape) != problem:
+                continue
+            if not isinstance(self._trust(record, device, "any"), str):
                 found.append(record)
             if len(found) == count:
                 break
@@ -154,10 +156,10 @@ class Store:
     def _default(self, problem: Problem, device: Device, reasons: list[str]) -> Hit:
         """The shipped default of the nearest shape for this architecture, else for any."""
         for arch in (device.arch, "any"):
-            found = [r for r in defaults(self.shipped, arch, problem.op) if _covers(r, problem)]
-            for record in sorted(found, key=lambda r: (distance(r.problem.shape, problem.shape), r.problem.shape)):
+            found = self._defaults(problem, arch)
+            for record in found:
                 name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
-                stale = [s for s, t in record.fingerprint.sources.items() if _changed(s, t)]
+                stale = [s for s, t in record.fingerprint.sources.items() if fingerprint.changed(s, t)]
                 if stale:
                     reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed")
                 elif invalid := unfit(record.plan, problem, device):
@@ -168,6 +170,12 @@ class Store:
             if not found:
                 reasons.append(f"no default of {problem.op} {problem.dtype} for {arch}")
         raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(reasons)}")
+
+    def _defaults(self, problem: Problem, arch: str) -> list[Record]:
+        """Defaults of a class of devices that differ from a problem in shape at most, the nearest first."""
+        path = self.shipped / "defaults" / arch / f"{problem.op}.json"
+        found = _catalogue(path).get(problem.at(()), []) if path.is_file() else []
+        return [_packed_record(path, i) for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in found)]
 
 
 def store() -> Store:
@@ -187,27 +195,23 @@ def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
 
 
 @cache
-def defaults(shipped: Path, arch: str, op: str) -> tuple[Record, ...]:
-    """The default records of an op for an architecture class; none when none are shipped."""
-    import msgspec
-
-    path = shipped / "defaults" / arch / f"{op}.json"
-    if not path.is_file():
-        return ()
-    return tuple(Record.from_json(data) for data in msgspec.json.decode(path.read_bytes()))
+def _packed(path: Path) -> Packed:
+    return Packed(path.read_bytes())
 
 
-def _covers(record: Record, problem: Problem) -> bool:
-    """A default serves every value of an option that it does not name."""
-    asked = dict(problem.options)
-    return record.problem.dtype == problem.dtype and all(asked.get(n) == v for n, v in record.problem.options)
+@cache
+def _catalogue(path: Path) -> dict[Problem, list[tuple[tuple[int, ...], int]]]:
+    """Problems without their shape, each with the shapes that have a record and its place in the file."""
+    found: dict[Problem, list[tuple[tuple[int, ...], int]]] = {}
+    for index in range(len(_packed(path))):
+        problem = Problem.from_json(_packed(path).field(index, "problem"))
+        found.setdefault(problem.at(()), []).append((problem.shape, index))
+    return found
 
 
-def _changed(source: str, tokens: str) -> bool:
-    try:
-        return fingerprint.source_tokens(source) != tokens
-    except OSError:
-        return True
+@cache
+def _packed_record(path: Path, index: int) -> Record:
+    return Record.from_json(_packed(path)[index])
 
 
 def _literal(text: str) -> str:

@@ -44,6 +44,7 @@ class OptionSpec:
     default: Option
     parse: Callable[[Any], Option]
     what: str
+    values: tuple[Option, ...] = ()  # all canonical values, the default first
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Op:
     what: str = ""
     textbook: Callable[..., dict[str, np.ndarray]] | None = None
     identity: Callable[..., float | None] | None = None
+    typical: tuple[tuple[int, ...], ...] = ()  # shapes that have shipped defaults; the nearest one serves
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
 
     def problem(

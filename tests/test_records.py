@@ -20,11 +20,15 @@ import pytest
 from kernsearch import backends, fingerprint, records, registry
 from kernsearch.errors import CacheError, SpaceError
 from kernsearch.lookup import NEAR, Store
+from kernsearch.packing import pack
 from kernsearch.problem import Problem
 from kernsearch.records import Measured, Record
 
 DEVICE = backends.resolve("cpu")[1]
 OTHER = replace(DEVICE, name="another maker's", key="cpu-another-2t", arch="another")
+
+
+ALL = [{}, {"dtype": "float64"}, {"layout": "tn"}, {"epilogue": "bias"}]  # what these tests look up
 
 
 def problem(*shape: int, **options: str) -> Problem:
@@ -37,9 +41,9 @@ def store(tmp_path: Path) -> Store:
     shipped = tmp_path / "shipped"
     home = shipped / "defaults" / "any"
     home.mkdir(parents=True)
-    default = record(tmp_path, problem(64, 64, 64)).to_json()
-    del default["problem"]["options"]["layout"]
-    home.joinpath("gemm.json").write_text(json.dumps([default]))
+    home.joinpath("gemm.json").write_bytes(
+        pack([record(tmp_path, problem(64, 64, 64, **how)).to_json() for how in ALL])
+    )
     return Store(tmp_path / "user", shipped)
 
 

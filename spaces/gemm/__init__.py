@@ -5,6 +5,7 @@ Light: the textbook program and what the gates need are loaded when first called
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+EPILOGUES = tuple(
+    ",".join(filter(None, steps)) or "none"
+    for steps in itertools.product(("", "bias"), ("", *ACTIVATIONS), ("", "residual"))
+)
 
 
 def parse_layout(value: Any) -> str:
@@ -96,8 +101,12 @@ OP = space.Op(
     letters=("M", "N", "K"),
     dtypes={"cpu": ("float32", "float64")},
     options=(
-        space.OptionSpec("layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed"),
-        space.OptionSpec("epilogue", "none", parse_epilogue, "none, or a list of bias, an activation, residual"),
+        space.OptionSpec(
+            "layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed", LAYOUTS
+        ),
+        space.OptionSpec(
+            "epilogue", "none", parse_epilogue, "none, or a list of bias, an activation, residual", EPILOGUES
+        ),
     ),
     root=_root,
     flops=_flops,
@@ -107,5 +116,6 @@ OP = space.Op(
     textbook=_textbook,
     identity=_identity,
     what="D = activation(alpha * op(A) @ op(B) + beta * C + bias)",
+    typical=((64, 64, 64), (1024, 1024, 1024), (4, 2048, 2048), (2048, 4, 2048)),
     public=("matmul",),
 )

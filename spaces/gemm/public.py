@@ -134,7 +134,8 @@ def _matmul(
     if result.size == 0:
         return result
     if k == 0:  # a sum of nothing equals one of a single zero, whatever alpha is
-        a2, b2, alpha, k, key = np.zeros((m, 1), dtype), np.zeros((1, n), dtype), 1.0, 1, None
+        a2, b2 = np.broadcast_to(dtype.type(0), (*batch, m, 1)), np.zeros((1, n), dtype)
+        alpha, k, key = 1.0, 1, None
     given = [a2, b2, bias, None if c is None else _lifted(c, a, b), _lifted(result, a, b)]
     if batch and b2.ndim == 2 and (rows := _as_rows(given)) is not None:
         given, batch, m, key = rows, (), rows[0].shape[0], None
