@@ -88,12 +88,13 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
 def tile_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     """Share of peak of the inner loop: what its loads and latencies leave, times what ragged tiles waste.
 
-    Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four.
+    Two vector multiply-adds and two loads start each cycle, a sum is ready for its next addend after four, and a turn
+    of the loop costs about half a cycle.
     """
     lanes = _lanes(device, sizes)
     across = config["NR"] / lanes
     work = config["MR"] * across / 2
-    cycles = max(work, (config["MR"] + across) / 2, 4.0)
+    cycles = max(work, (config["MR"] + across) / 2, 4.0) + 0.5 / config["KU"]
     m, n = sizes["M"], sizes["N"]
     down = -(-m // config["MR"]) * config["MR"]
     wide = -(-n // lanes) * lanes
