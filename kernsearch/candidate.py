@@ -13,7 +13,6 @@ from .plan import Buffer, Operand, Plan
 from .problem import Problem
 from .program import Place, Program
 from .registry import op as find_op
-from .template import Template
 
 
 @dataclass(frozen=True, order=True)
@@ -33,14 +32,11 @@ class Candidate:
         return " ".join([self.variant, *(f"{letter}={value}" for letter, value in self.config)])
 
 
-def lower(
-    variant: Variant, config: Mapping[str, int], problem: Problem, backend: Backend, device: Device
-) -> Plan:
+def lower(variant: Variant, config: Mapping[str, int], problem: Problem, backend: Backend, device: Device) -> Plan:
     """The launch plan of a variant at a config: kernels in order, and the arrays they read and write."""
     program = variant.program
     kernels = tuple(
-        backend.kernel_plan(matched.binding(), matched.template, config, device)
-        for matched in variant.kernels
+        backend.kernel_plan(matched.binding(), matched.template, config, device) for matched in variant.kernels
     )
     return Plan(
         backend=backend.name,

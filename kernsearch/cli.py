@@ -48,7 +48,9 @@ def cli() -> None:
 @problem_options
 @space_option
 @json_option
-@click.option("--trials", default=200, show_default=True, metavar="N", help="Distinct candidates, earlier runs counted.")
+@click.option(
+    "--trials", default=200, show_default=True, metavar="N", help="Distinct candidates, earlier runs counted."
+)
 @click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="Stop searching after this long.")
 @click.option("--searcher", default="tpe", show_default=True, metavar="NAME", help="tpe, random, local or exhaustive.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random generators.")
@@ -58,7 +60,9 @@ def cli() -> None:
 @click.option("--max-workspace", default=None, type=int, metavar="BYTES", help="Refuse variants that need more.")
 @click.option("--deterministic", is_flag=True, help="Refuse variants whose result may differ from run to run.")
 @click.option("--no-warm-start", is_flag=True, help="Do not seed the search from the model and earlier records.")
-@click.option("--storage", default=None, metavar="URL", help="Any Optuna storage.  [default: SQLite in the data folder]")
+@click.option(
+    "--storage", default=None, metavar="URL", help="Any Optuna storage.  [default: SQLite in the data folder]"
+)
 @click.option("--compile-timeout", default=20.0, show_default=True, metavar="SECONDS", help="For each compile.")
 @click.option("--run-timeout", default=10.0, show_default=True, metavar="SECONDS", help="For each run of a candidate.")
 def tune(op: str, shape: str, as_json: bool, space_file: str | None, fixes: tuple[str, ...], no_warm_start: bool,
@@ -158,8 +162,8 @@ def cache() -> None:
 @json_option
 def cache_list(as_json: bool) -> None:
     """List the records, yours first."""
-    from .upkeep import list_records
     from .report.tables import print_records
+    from .upkeep import list_records
 
     rows = list_records()
     _print_json(rows) if as_json else print_records(rows)
@@ -187,8 +191,8 @@ def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
 @json_option
 def cache_verify(as_json: bool) -> None:
     """Run the gates again on records whose compiler or package version changed."""
-    from .upkeep import verify_records
     from .report.tables import print_verified
+    from .upkeep import verify_records
 
     rows = verify_records()
     _print_json(rows) if as_json else print_verified(rows)

@@ -60,5 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     scalars: dict[str, float]  # run-time scalars with their defaults
     workspace: tuple[Buffer, ...]
     kernels: tuple[KernelPlan, ...]
-    assumes: tuple[str, ...] = ()  # expressions that must be true of a call, else the plan is not valid for it: "B.n == 1"
+    assumes: tuple[
+        str, ...
+    ] = ()  # expressions that must be true of a call, else the plan is not valid for it: "B.n == 1"
     deterministic: bool = True

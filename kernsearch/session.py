@@ -291,7 +291,7 @@ class Session:
         attributes: dict[str, Any] = {"gflops": self.flops / seconds / 1e9, "vs_default": default / seconds}
         for compiled in tried.compiled:
             for name, value in compiled.evidence.items():
-                known = attributes.get(name)
+                known = attributes.get(name, value)
                 both = isinstance(known, int | float) and isinstance(value, int | float)
                 attributes[name] = max(known, value) if both else value
         return attributes

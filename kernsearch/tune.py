@@ -87,15 +87,17 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The object that `tune --json` prints."""
         record = self.record
+        measured, default = record.measurement, record.default_measurement
+        assert measured is not None and default is not None  # a tuned record holds both
         return {
             "problem": record.problem.key,
             "device": record.fingerprint.device,
             "variant": record.variant,
             "config": record.config,
             "derivation": record.derivation,
-            "median_s": record.measurement.median_s,
-            "ci_s": list(record.measurement.ci_s),
-            "default_median_s": record.default_measurement.median_s,
+            "median_s": measured.median_s,
+            "ci_s": list(measured.ci_s),
+            "default_median_s": default.median_s,
             "tie": record.tie,
             "counts": self.counts,
             "record": str(self.path),

@@ -14,7 +14,10 @@ import pytest
 SMALL = ("gemm", "--shape", "48x40x56")
 
 
-def kernsearch(*arguments: str, home: Path, check: int | None = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+def kernsearch(*arguments: str, home: Path, check: int | None = 0, **variables: str) -> Done:
     """Run the command in a folder of its own, with everything kept under `home`."""
     done = subprocess.run(
         [sys.executable, "-m", "kernsearch.cli", *arguments],

@@ -137,7 +137,12 @@ def print_explanation(told: dict[str, Any]) -> None:
     table(
         ("variant", "predicted", "bound by", "config"),
         [
-            (row["variant"], duration(row["seconds"]), row["bound"], " ".join(f"{k}={v}" for k, v in row["config"].items()))
+            (
+                row["variant"],
+                duration(row["seconds"]),
+                row["bound"],
+                " ".join(f"{k}={v}" for k, v in row["config"].items()),
+            )
             for row in told["predicted"][:_RANKED]
         ],
     )

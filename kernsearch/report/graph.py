@@ -71,7 +71,8 @@ def as_data(derivation: Derivation, fits: Fits) -> dict[str, Any]:
 
 def _label(node: dict[str, Any]) -> str:
     return " | ".join(
-        f"{'/'.join(kernel['templates']) or 'no template'}: {' '.join(kernel['computes'])}" for kernel in node["kernels"]
+        f"{'/'.join(kernel['templates']) or 'no template'}: {' '.join(kernel['computes'])}"
+        for kernel in node["kernels"]
     )
 
 

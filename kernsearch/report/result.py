@@ -45,7 +45,9 @@ def print_result(result: Result) -> None:
 def trials(result: Result) -> str:
     counts = result.counts
     refused = sum(counts["rejected"].values())
-    said = f"{counts['asked']} asked, {counts['measured']} measured, {counts['duplicates']} duplicates, {refused} refused"
+    said = (
+        f"{counts['asked']} asked, {counts['measured']} measured, {counts['duplicates']} duplicates, {refused} refused"
+    )
     if result.resumed:
         said += f"; {result.resumed} from earlier runs"
     return f"{said}; {result.elapsed_s:.0f} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -9,10 +10,11 @@ import click
 from .units import duration, interval
 
 
-def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print columns as wide as their widest cell; plain text, so that a pipe gets the same as a terminal."""
-    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
-    for row in [headers, *rows]:
+    lines = [headers, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    for row in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 

@@ -184,16 +184,6 @@ class Search:
         self.counts.rejected[gate] += 1
 
     def abandon(self, ask: Ask) -> None:
-        """Give up a candidate that was asked and will not be measured: it counts for nothing and may be asked again."""
-        del self._mine[ask.number]
-        self._give_up(ask.id, ask.candidate, ask.number, "given up when its run ended")
-
-    @property
-    def searched(self) -> Mapping[str, FeasibleSpace]:
-        """The variants that the filters leave, each with its space narrowed to the fixed values."""
-        return self._narrow
-
-    def abandon(self, ask: Ask) -> None:
         """Nothing came of it and nothing is counted: a later run may ask it again."""
         self._mine.pop(ask.number)
         self._study.finish(ask.id, "failed", {"status": "abandoned", "reason": "its run ended"})
