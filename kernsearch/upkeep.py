@@ -95,7 +95,4 @@ def examine(record: Record, device: Device) -> dict[str, Any]:
     compiled: list[Compiled] = [backend.compile(kernel, device) for kernel in record.plan.kernels]
     with Worker(device) as worker:
         bench = Bench(op, record.problem, device, backend, worker)
-        try:
-            return bench.examine(record.plan, compiled, record.config, thorough=True)
-        finally:
-            bench.close()
+        return dict(bench.examine(record.plan, compiled, record.config, thorough=True))
