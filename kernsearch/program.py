@@ -18,40 +18,10 @@ from typing import Any
 import networkx as nx
 
 from . import sizes as expressions
+from .site import Annotation, Site
 from .value import Axes, Field, Node, Nodes, Out, Use, cleaned, digest, topological, value_keys
 
-Annotation = tuple  # ("tile", ("m",), "block", "MC"), see rules.schedule
 Place = tuple[str, str]  # (value, field)
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a rule was applied, in words that survive renaming: keys, axes and choices, never node names."""
-
-    values: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
-    axes: Axes = ()
-    choice: str | Annotation = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "values": list(self.values),
-            "kernels": list(self.kernels),
-            "axes": list(self.axes),
-            "choice": _listed(self.choice),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Site:
-        return cls(tuple(data["values"]), tuple(data["kernels"]), tuple(data["axes"]), _tupled(data["choice"]))
-
-
-def _listed(part: Any) -> Any:
-    return [_listed(p) for p in part] if isinstance(part, tuple) else part
-
-
-def _tupled(part: Any) -> Any:
-    return tuple(_tupled(p) for p in part) if isinstance(part, list) else part
 
 
 @dataclass(frozen=True)
@@ -368,15 +338,6 @@ _BLIND_TO_ANNOTATIONS = (
 def empty_graph() -> nx.DiGraph:
     """A new directed graph, for modules that keep one."""
     return nx.DiGraph()
-
-
-def sinks_reachable(graph: nx.DiGraph, start: Any) -> set[Any]:
-    """Every node that a path from `start` reaches, itself included."""
-    return {start, *nx.descendants(graph, start)}
-
-
-def shortest_path(graph: nx.DiGraph, start: Any, end: Any) -> list[Any]:
-    return nx.shortest_path(graph, start, end)
 
 
 def is_dag_with_root(graph: nx.DiGraph, root: Any) -> bool:

@@ -16,7 +16,7 @@ from .pattern import Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, re
 from .program import Annotation, Kernel, Place, Program
 from .rules.schedule import in_order, symbols
 from .space import Constraint, Param
-from .value import Axes, Use
+from .value import Use
 
 __all__ = ["Matched", "Template", "anything", "as_", "comb", "dot", "hole", "red"]
 
@@ -278,8 +278,3 @@ def _scalars(expression: Expr) -> Iterator[str]:
         for part in expression[1:]:
             if isinstance(part, tuple):
                 yield from _scalars(part)
-
-
-def axes_of(matched: Matched, letter: str) -> Axes:
-    """Program axes of a group letter; () when the kernel has none."""
-    return matched.found.groups.get(letter, ())

@@ -148,3 +148,13 @@ def test_a_site_survives_json():
 
 def test_outputs_keep_their_names():
     assert product().outs == (Out("D", "D", "D"),)
+
+
+def test_a_kernel_does_not_read_what_it_computes_itself():
+    s = Sketch({"m": "M"}, acc="float32")
+    x = s.input("X", "m", "float32")
+    here, there = s.map("here", ("exp", x)), s.map("there", ("exp", x))
+    p = s.build(Y=s.map("y", ("add", here, there)), Z=there)
+    joined = p.moved({p.nodes["y"].kernel: p.nodes["here"].kernel})
+    assert set(joined.nodes) == {"X", "here", "there", "y"}
+    assert {use.node for use in joined.nodes["y"].args} == {"here"}

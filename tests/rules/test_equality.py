@@ -24,8 +24,9 @@ def awkward_sizes(draw) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("op", [*textbook.ROOTS])
-def test_every_derived_program_equals_the_textbook(op):
-    derived = derivation(op)
+@pytest.mark.parametrize("backend", ["cuda", "cpu"])
+def test_every_derived_program_equals_the_textbook(op, backend):
+    derived = derivation(op, backend)
 
     @settings(max_examples=12, deadline=None, derandomize=True, database=None)
     @given(awkward_sizes(), st.integers(0, 99))

@@ -163,3 +163,59 @@ def test_a_rule_has_one_name():
         @rule(phase="fusion")
         def fuse_maps(p):
             yield from ()
+
+
+def test_a_reduction_does_not_fuse_around_what_lies_between():
+    s = Sketch({"m": "M", "k": "K"}, acc="float32")
+    x = s.input("X", "mk", "float32")
+    first = s.reduce("first", "sum", x, over="k")
+    between = s.map("between", ("exp", first))
+    p = s.build(Y=s.reduce("second", "sum", ("mul", x, ("mul", first, between)), over="k"))
+    assert not list(fuse(p))
+    assert not list(fuse_siblings(p))
+
+
+def test_a_reader_is_no_sibling():
+    s = Sketch({"m": "M", "k": "K"}, acc="float32")
+    x = s.input("X", "mk", "float32")
+    p = s.build(Y=s.reduce("second", "sum", ("mul", x, s.reduce("first", "sum", x, over="k")), over="k"))
+    assert not list(fuse_siblings(p)) and list(fuse(p))
+
+
+def test_of_epilogues_that_would_wait_for_each_other_only_some_are_drawn_in():
+    s = Sketch({"m": "M", "k": "K"}, acc="float32")
+    x = s.input("X", "mk", "float32")
+    first = s.reduce("first", "sum", x, over="k")
+    second = s.reduce("second", "sum", ("mul", x, first), over="k")
+    inner = s.map("inner", ("add", first, second))
+    p = s.build(Y=s.map("y", ("mul", first, inner)), Z=second)
+    fused = apply(p, fuse_epilogues)
+    assert fused.legal
+    assert {frozenset(members) for members in kernels(fused)} == {
+        frozenset({"first"}),
+        frozenset({"second", "inner"}),
+        frozenset({"y"}),
+    }
+
+
+def test_sites_tell_clones_apart():
+    p = apply(textbook.attention(), merge_reductions, fuse_maps)
+    cloned = next(q for site, q in clone_producer(p) if site.choice == "deep")
+    assert len(set(cloned.keys.values())) < len(cloned.keys)
+    sites = [site for site, _ in split_reduction(cloned)]
+    assert len(set(sites)) == len(sites)
+
+
+def test_a_maximum_read_along_another_axis_does_not_merge():
+    s = Sketch({"q": "Q", "r": "Q", "k": "K"}, acc="float32")
+    x = s.input("X", "qk", "float32")
+    m = s.reduce("m", "max", x, over="k")
+    turned = ("exp", ("shift", x.renamed(q="r"), m.renamed(q="r")))
+    assert not list(merge_reductions(s.build(Y=s.reduce("l", "sum", turned, over="k"), M=m)))
+
+
+def test_nested_sums_stay_when_the_outer_axis_is_in_both_factors():
+    s = Sketch({"q": "Q", "k": "K", "e": "E"}, acc="float32")
+    x, y, z = (s.input(name, axes, "float32") for name, axes in (("X", "qk"), ("Y", "ke"), ("Z", "ke")))
+    o = s.dot("o", x, z, over="k")
+    assert not list(row_correction(s.build(D=s.dot("d", x, s.dot("yz", y, z, over="e"), over="k"), O=o)))

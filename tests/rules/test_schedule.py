@@ -167,3 +167,9 @@ def test_atomics_combine_one_field_that_nothing_follows():
     program = replace(explored.derivation("softmax").variant("cluster_row").partition, annotations={})
     assert "one field" in refusal(program, program.kernels[0], ("combine", "s", "atomic"))
     assert refusal(program, program.kernels[0], ("combine", "s", "cluster")) == ""
+
+
+def test_steps_given_in_any_order_make_one_path():
+    tile, skip, unit = ("tile", ("m",), "block", "BM"), ("skip", ("k",)), ("unit", "v", "mma")
+    assert in_order((skip, unit, tile)) == in_order((tile, skip, unit)) == (tile, unit, skip)
+    assert Trie.of({"a": (skip, tile), "b": (tile, skip)}).states() == 3
