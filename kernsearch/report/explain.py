@@ -15,7 +15,7 @@ from ..feasible import FeasibleSpace
 from ..records import Record
 from ..rules import all_rules
 from .tables import table
-from .units import duration, size
+from .units import duration, size, spelled
 
 _RANKED = 12  # variants listed
 
@@ -141,7 +141,7 @@ def print_explanation(told: dict[str, Any]) -> None:
                 row["variant"],
                 duration(row["seconds"]),
                 row["bound"],
-                " ".join(f"{k}={v}" for k, v in row["config"].items()),
+                spelled(row["config"]),
             )
             for row in told["predicted"][:_RANKED]
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import click
 from .. import sources
 from ..errors import CacheError
 from ..records import Record, read
-from .units import duration
+from .units import duration, spelled
 
 
 def read_record(name: str) -> Record:
@@ -19,7 +20,7 @@ def read_record(name: str) -> Record:
     path = Path(name)
     if not path.is_file():
         store = lookup.store()
-        found = [p for _, place in store.places() for p in place.glob(f"*/{glob_escape(path.stem)}.json")]
+        found = [p for _, place in store.places() for p in place.glob(f"*/{glob.escape(path.stem)}.json")]
         if not found:
             raise CacheError(f"record {name!r}: want a path, or a name that `kernsearch cache list` prints")
         path = found[0]
@@ -29,18 +30,12 @@ def read_record(name: str) -> Record:
         raise CacheError(f"record {str(path)!r} cannot be read: {error}") from error
 
 
-def glob_escape(text: str) -> str:
-    import glob
-
-    return glob.escape(text)
-
-
 def print_record(record: Record, *, source: bool, log: bool) -> None:
     click.echo(record.problem.key)
     click.echo(f"device    {record.fingerprint.device} ({record.fingerprint.name})")
     click.echo(f"compiler  {record.fingerprint.compiler}")
     click.echo(f"variant   {record.variant}")
-    click.echo(f"config    {' '.join(f'{k}={v}' for k, v in record.config.items()) or 'no parameters'}")
+    click.echo(f"config    {spelled(record.config)}")
     if record.measurement is not None:
         low, high = record.measurement.ci_s
         click.echo(f"time      {duration(record.measurement.median_s)} ({duration(low)} to {duration(high)})")

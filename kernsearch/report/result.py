@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .units import duration, interval
+from .units import duration, interval, spelled
 
 if TYPE_CHECKING:
     from ..tune import Result
@@ -16,11 +16,10 @@ def print_result(result: Result) -> None:
     record = result.record
     measured, default = record.measurement, record.default_measurement
     assert measured is not None and default is not None  # a tuned record holds both
-    config = " ".join(f"{letter}={value}" for letter, value in record.config.items())
     low, high = measured.ci_s
     speed = record.evidence.get("gflops")
     click.echo(f"variant   {record.variant}")
-    click.echo(f"config    {config or 'no parameters'}")
+    click.echo(f"config    {spelled(record.config)}")
     click.echo(f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
                + (f", {speed:.1f} GFLOP/s" if speed else ""))  # fmt: skip
     if result.default_kept:

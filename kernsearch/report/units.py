@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def duration(seconds: float) -> str:
     """0.00123 -> '1.23 ms'."""
@@ -23,3 +25,8 @@ def size(number: float) -> str:
 def interval(low: float, high: float) -> str:
     """A confidence interval of ratios."""
     return f"[{low:.3f}, {high:.3f}]"
+
+
+def spelled(config: Mapping[str, int]) -> str:
+    """{'MR': 8} -> 'MR=8'."""
+    return " ".join(f"{letter}={value}" for letter, value in config.items()) or "no parameters"
