@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any
 
 from .problem import Problem
-from .program import Kernel, Program, empty_graph
+from .program import Kernel, Program, Site, empty_graph
 from .rules import PHASES, Rule, Step, all_rules, replay
 from .rules.schedule import Trie
 from .space import Constraint, Op, Param
@@ -117,8 +117,7 @@ class Derivation:
         return (data["program"] for _, data in self.graph.nodes(data=True))
 
     def path(self, key: str) -> tuple[Step, ...]:
-        """Rule steps from the root to a program: the way it was first found, which no other way is shorter than in
-        its phases."""
+        """Rule steps from the root to a program, along the way it was found first."""
         steps: list[Step] = []
         while key != self.root.key:
             parent = self.graph.nodes[key]["parent"]
@@ -157,6 +156,10 @@ class Fits:
             self._nearly[kernel.key] = bool(self.full(program, kernel)) or any(nearly)
         return self._nearly[kernel.key]
 
+    def keeps(self, rule: Rule, program: Program, kernel: Kernel) -> bool:
+        """May a rule have made this kernel? After a split nothing is left that could still come."""
+        return bool(self.full(program, kernel)) if rule.phase == "split" else self.viable(program, kernel)
+
     def runnable(self, program: Program) -> bool:
         return all(self.full(program, kernel) for kernel in program.kernels)
 
@@ -180,20 +183,16 @@ def explore(
 
 def _closure(root: Program, fits: Fits, rules: Sequence[Rule]) -> Any:
     graph = empty_graph()
-    graph.add_node(root.key, program=root, phase="algebra", parent=None)
+    graph.add_node(root.key, program=root, phase="algebra", parent=None, maps_apart=False)
     for phase in PHASES[:-1]:
         chosen = [r for r in rules if r.phase == phase]
-        queue = [data["program"] for _, data in graph.nodes(data=True)]
+        queue = [data["program"] for _, data in graph.nodes(data=True) if phase != "split" or not data["maps_apart"]]
         for program in queue:  # grows while it runs
-            if phase == "split" and graph.nodes[program.key].get("maps_apart"):
-                continue
-            for rule, site, reached in _rewrites(program, chosen):
+            for rule, site, reached in _kept(program, chosen, fits):
                 if rule.name == FIRST:
                     graph.nodes[program.key]["maps_apart"] = True
-                if phase != "algebra" and not _kept(program, reached, fits, phase):
-                    continue
                 if reached.key not in graph:
-                    graph.add_node(reached.key, program=reached, phase=phase, parent=program.key)
+                    graph.add_node(reached.key, program=reached, phase=phase, parent=program.key, maps_apart=False)
                     if phase != "split":
                         queue.append(reached)
                 if reached.key != program.key and not graph.has_edge(program.key, reached.key):
@@ -203,21 +202,19 @@ def _closure(root: Program, fits: Fits, rules: Sequence[Rule]) -> Any:
     return graph
 
 
-def _rewrites(program: Program, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Any, Program]]:
-    """What the rules of a phase make of a program. FIRST, when it applies, applies alone."""
+def _kept(program: Program, rules: Sequence[Rule], fits: Fits) -> Iterator[tuple[Rule, Site, Program]]:
+    """What the rules make of a program, as far as the kernels they make fit templates. FIRST, when it applies, applies
+    alone."""
+    old = {program.kernel(label).key for label in program.members}
     for rule in rules:
         found = False
         for site, reached in rule(program):
-            found = True
-            yield rule, site, reached
+            made = [kernel for kernel in map(reached.kernel, reached.members) if kernel.key not in old]
+            if rule.phase == "algebra" or all(fits.keeps(rule, reached, kernel) for kernel in made):
+                found = True
+                yield rule, site, reached
         if found and rule.name == FIRST:
             return
-
-
-def _kept(before: Program, after: Program, fits: Fits, phase: str) -> bool:
-    old = {before.kernel(label).key for label in before.members}
-    made = [k for k in map(after.kernel, after.members) if k.key not in old]
-    return all(fits.full(after, k) if phase == "split" else fits.viable(after, k) for k in made)
 
 
 def _combinations(choices: Sequence[Iterable[Template]]) -> list[tuple[Template, ...]]:
@@ -243,7 +240,7 @@ def _variants(
         for templates in _combinations(choices):
             name = "+".join(template.name for template in templates)
             variant = Variant(name, program, templates, path)
-            found.append((bool(data.get("maps_apart")), traffic, len(templates), name, key, variant))
+            found.append((data["maps_apart"], traffic, len(templates), name, key, variant))
     found.sort(key=lambda row: row[:-1])
     taken: dict[str, int] = {}
     variants = []
