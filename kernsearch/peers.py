@@ -193,8 +193,9 @@ def _bench_one(problem: Problem, against: Sequence[str], ours: str, how: _How) -
 def _agree(problem: Problem, ours: str, our: Sequence[float], name: str, their: Sequence[float]) -> None:
     """Both computed the same, seen through a random projection."""
     scale = max((abs(x) for x in our), default=0.0)
-    worst = max((abs(x - y) for x, y in zip(our, their, strict=True)), default=0.0)
-    if not (isfinite(worst) and worst <= AGREE * scale):
+    off = [abs(x - y) for x, y in zip(our, their, strict=True)]
+    if not all(error <= AGREE * scale for error in off):  # false for NaN
+        worst = next((error for error in off if not isfinite(error)), max(off))
         raise PeerError(f"peer {name!r} computes something else than {ours} for {problem.key}: off by {worst:.2g}")
 
 
