@@ -243,24 +243,24 @@ class Walk:
         node = self.program.nodes[name]
         box = {axis: box.get(axis) or self.grid.setdefault(axis, _Variable((axis,))) for axis in node.axes}
         walked = {v for frame in self.stack for v, symbol in frame.cuts if symbol == ONE}
-        slab = next((s for _, s in node.slab if box[s] not in walked), None)
-        if slab is not None:
-            self.stack.append(_Frame([(box[slab], ONE)]))
         group = [(n, b) for n in self.loops.together(self.program, name) if (b := self.box_of(n, name, box))]
+        around = self.stack  # loops that do not move the result do not repeat it
+        depth = max(self.depth_of(b, self.program.nodes[n].axes) for n, b in group)
+        slab = next((s for _, s in node.slab if box[s] not in walked), None)
+        cut = [] if slab is None else [_Frame([(box[slab], ONE)])]
         tilings = tuple(t for t in self.loops.reducing if set(t.axes) & set(node.over))
         inner, cuts = self.variables(node.over, tilings)
         for axis, s in node.slab:
             inner[axis].slab, inner[axis].owner = s, box[s]
-        self.stack.append(_Frame([*cuts, *((inner[axis], WHOLE) for axis in node.over)]))
+        loop = _Frame([*cuts, *((inner[axis], WHOLE) for axis in node.over)])
+        self.stack = [*around[: depth + 1], *cut, loop]
         for n, b in group:
             self.note_skips(n, {**b, **inner})
         for n, b in group:
             self.accumulate(self.program.nodes[n], {**b, **inner})
-        self.stack.pop()
         for variable in inner.values():
             self.skipped.pop(variable, None)
-        if slab is not None:
-            self.stack.pop()
+        self.stack = around
         for n, b in group:
             for f in self.program.nodes[n].fields:
                 self.remember((n, f.name), b)

@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernsearch.chip import Counts
+from kernsearch.claims import claims
 from kernsearch.frames import Queue, TileError
 from kernsearch.meaning import interpret
 from kernsearch.program import Program
 from kernsearch.rules.split import split_reduction
+from kernsearch.sketch import Sketch
 from kernsearch.tiles import FAULTS, run_tiles
 
 CPU = [("gemm", name, "cpu") for name in ("cache_tiled", "register_tiled+map", "unpacked", "split_k+combine")]
@@ -216,3 +218,43 @@ def test_an_unknown_fault_is_refused():
     with pytest.raises(ValueError, match="want one of"):
         run_tiles(program, {}, SIZES, config_of(symbols), faults=frozenset({"typo"}))
     assert all(FAULTS.values())
+
+
+def in_one_kernel(program: Program) -> Program:
+    return program.moved(dict.fromkeys(program.members, 0))
+
+
+def test_dependent_reductions_each_have_their_own_pass():
+    steps = (("tile", ("m",), "block", "BM"), ("tile", ("k",), "serial", "BK"))
+    program = in_one_kernel(textbook.softmax()).annotated(0, *steps)
+    config = {"BM": 2, "BK": 3}
+    assert same(*tiled(program, SIZES, config))
+    elements = SIZES["M"] * SIZES["K"]
+    assert reads(program, SIZES, config) == claims(program, SIZES, config).reads["global"] == 3 * elements
+
+
+def test_independent_reductions_share_one_pass():
+    s = Sketch({"m": "M", "k": "K"}, acc="float32")
+    x = s.input("X", "mk", "float32")
+    low = s.reduce("low", "max", ("neg", x), over="k")
+    program = in_one_kernel(s.build(Y=s.map("y", ("add", low, s.reduce("sum", "sum", x, over="k")))))
+    program = program.annotated(0, ("tile", ("k",), "serial", "BK"))
+    assert same(*tiled(program, SIZES, {"BK": 4}))
+    priced = claims(program, SIZES, {"BK": 4}).reads["global"]
+    assert reads(program, SIZES, {"BK": 4}) == priced == SIZES["M"] * SIZES["K"]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.parametrize("op", textbook.ROOTS)
+def test_variants_of_every_op_run_tile_by_tile_and_cost_what_they_claim(op, backend):
+    derivation = explored.derivation(op, backend)
+    sizes = {**SIZES, "M": 4, "K": 5, "B": 1, "G": 1, "Q": 3}
+    x = textbook.inputs(derivation.root, sizes)
+    want = interpret(derivation.root, x, sizes, textbook.SCALARS)
+    for variant in derivation.variants[:: 1 + len(derivation.variants) // 25]:
+        config, counts = config_of(variant.symbols, 2), Counts()
+        got = run_tiles(variant.program, x, sizes, config, textbook.SCALARS, counts=counts)
+        cost = claims(variant, sizes, config)
+        assert all(same(got[name], value) for name, value in want.items()), variant.name
+        assert cost.reads["global"] == sum(counts.reads.values()), variant.name
+        assert cost.writes["global"] == sum(counts.writes.values()), variant.name
