@@ -163,7 +163,9 @@ class Child:
                 now = int(file.read().split()[0]) * mmap.PAGESIZE
             hard = resource.getrlimit(resource.RLIMIT_AS)[1]
             # A backstop only: the host watches resident memory. Generous, as thread stacks and arenas reserve much.
-            resource.setrlimit(resource.RLIMIT_AS, (now + 4 * limit + (4 << 30), hard))
+            soft = now + 4 * limit + (4 << 30)
+            if hard == resource.RLIM_INFINITY or soft <= hard:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     def touch(self, spans: list) -> None:
         """Read parts of the arena that this mapping has not read yet."""

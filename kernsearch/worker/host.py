@@ -81,12 +81,12 @@ class Worker:
         threads: int | None = None,
         pool: Mapping[str, Any] | None = None,
     ) -> None:
-        """`pool` says where the compiled thread pool is, as backends.cpu.pool.for_worker does; by default the CPU
-        backend's own, for runs on more than one thread. `threads` is the most that a run may use."""
+        """`threads` is what runs should use, by default what the device has. `pool` says where the compiled thread
+        pool is, as backends.cpu.pool.for_worker does, by default the CPU backend's own."""
         self.device = device
         self.run_timeout_s = run_timeout_s
         self.memory_limit_bytes = MEMORY_LIMIT_BYTES if memory_limit_bytes is None else memory_limit_bytes
-        self.threads = threads or 1
+        self.threads = threads or (device.facts.get("threads", 1) if device is not None else 1)
         self.pool = dict(pool) if pool else None
         self.arena = Arena()
         self.restarts = -1  # the first start is not one

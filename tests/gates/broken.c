@@ -198,6 +198,12 @@ void scribbles_far_away(const ks_call *call) {
     memset((char *)x.d - 20480, 1, 4096);
 }
 
+void ruins_the_neighbours_and_aborts(const ks_call *call) {
+    args x = product(call);
+    memset((char *)x.a - 60000, 1, 55000);
+    abort();
+}
+
 // -- between threads
 
 typedef struct {

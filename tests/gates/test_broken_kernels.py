@@ -52,6 +52,7 @@ TABLE = [
     Broken("reads_past_the_end", "correctness", "NaN read from outside an input"),
     Broken("scales_its_input", "execution", r"changed its input A, first at \[0, 0\]"),
     Broken("scribbles_far_away", "execution", "wrote|changed its input"),
+    Broken("ruins_the_neighbours_and_aborts", "execution", r"abort\(\)"),
     Broken("races", "correctness", "off by|two runs differ"),
     Broken("sums_in_another_order_each_time", "correctness", r"two runs differ: D\[.*\] is .*, then"),
     Broken("waits_for_threads_that_never_come", "execution", "still running after 2 s"),
