@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -111,6 +112,18 @@ def interpret(
     return {out.name: run.known[out.node, out.field] for out in program.outs}
 
 
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where a body is evaluated: its value, the axes in order, what it reads, and which part of the reduced axis."""
+
+    name: str
+    node: Node
+    axes: Axes
+    reads: list[tuple[Array, Axes]]
+    window: Mapping[str, range]
+    slab: tuple[str, int] | None
+
+
 class _Run:
     def __init__(self, program: Program, sizes: Mapping[str, int], scalars: Mapping[str, float]):
         self.program, self.sizes, self.scalars = program, sizes, scalars
@@ -158,34 +171,36 @@ class _Run:
         if field.monoid == "sum" and (product := self._contraction(node, field, body, reads)) is not None:
             return product
 
-        def ev(part: Body) -> Array:
-            match part:
-                case ("arg", position):
-                    return self._aligned(reads[position][0], reads[position][1], axes)
-                case ("field", earlier):
-                    value, seen = self.known[name, earlier], node.field(earlier).axes
-                    if slab and slab[0] in seen:
-                        value = np.take(value, slab[1], axis=seen.index(slab[0]))
-                        seen = tuple(a for a in seen if a != slab[0])
-                    return self._aligned(value, seen, axes)
-                case ("scalar", scalar):
-                    return np.asarray(self.scalars[scalar], dtype=np.float64)
-                case ("const", value):
-                    return np.asarray(value, dtype=np.float64)
-                case ("mask", inner, q, k, off):
-                    rows, columns = self._index(q, window, axes), self._index(k, window, axes)
-                    return np.where(columns <= rows + expressions.evaluate(off, self.sizes), ev(inner), -np.inf)
-                case (function, *parts):
-                    return FUNCTIONS[function](*map(ev, parts))
-            raise ValueError(part)
-
         shape = [len(window[a]) if a in window else self.program.extent(a, self.sizes) for a in axes]
-        value = np.broadcast_to(ev(body), shape)
-        del ev  # it refers to itself, so it would hold all it has read until the next collection of cycles
+        value = np.broadcast_to(self._evaluate(body, _Place(name, node, axes, reads, window, slab)), shape)
         if field.monoid is None:
             return np.array(value)
         over = tuple(axes.index(axis) for axis in node.over)
         return _REDUCE[field.monoid](value, axis=over, initial=IDENTITY[field.monoid])
+
+    def _evaluate(self, body: Body, at: _Place) -> Array:
+        """A body over all axes of the place. A method and not a closure: one that calls itself would keep what it has
+        read until the next collection of cycles."""
+        match body:
+            case ("arg", position):
+                return self._aligned(at.reads[position][0], at.reads[position][1], at.axes)
+            case ("field", earlier):
+                value, seen = self.known[at.name, earlier], at.node.field(earlier).axes
+                if at.slab and at.slab[0] in seen:
+                    value = np.take(value, at.slab[1], axis=seen.index(at.slab[0]))
+                    seen = tuple(a for a in seen if a != at.slab[0])
+                return self._aligned(value, seen, at.axes)
+            case ("scalar", scalar):
+                return np.asarray(self.scalars[scalar], dtype=np.float64)
+            case ("const", number):
+                return np.asarray(number, dtype=np.float64)
+            case ("mask", inner, q, k, off):
+                rows, columns = self._index(q, at.window, at.axes), self._index(k, at.window, at.axes)
+                seen_by = columns <= rows + expressions.evaluate(off, self.sizes)
+                return np.where(seen_by, self._evaluate(inner, at), -np.inf)
+            case (function, *parts):
+                return FUNCTIONS[function](*(self._evaluate(part, at) for part in parts))
+        raise ValueError(body)
 
     def _contraction(self, node: Node, field: Field, body: Body, reads: list[tuple[Array, Axes]]) -> Array | None:
         """A sum of products of arguments, through matrix multiplication; None when it is not one."""
