@@ -279,17 +279,25 @@ class Search:
         self._leased[number] = time.monotonic()
         self._pool.known[wanted] = number
         self._searcher.begun(wanted, proposal.number)
-        for trial in self._study.trials(skip=self._seen):  # another process may have started it in the same moment
+        others = self._study.trials(skip=self._seen)  # another process may have asked in the same moment
+        for trial in others:
             same = candidate(trial.variant, trial.config) == wanted and trial.number < number
             if same and _counts(trial) and trial.state != "failed":
-                self._study.finish(id, "refused", {"status": "duplicate", "reason": f"duplicate of {trial.number}"})
+                self._study.finish(
+                    id, "refused", {"status": "duplicate", "reason": f"duplicate of trial {trial.number}"}
+                )
                 self.counts.duplicates += 1
                 del self._mine[number]
                 del self._pool.known[wanted]
                 self._seen.add(number)
                 self._searcher.dropped(wanted)
-                self._sync([trial])
+                self._sync(others)
                 return None
+        self._sync(others)
+        earlier = [*(p.number for p in self._past.values()), *self._others, *self._mine]
+        if sum(n < number for n in earlier) >= self.trials:
+            self.abandon(ask)
+            return None
         return ask
 
     def _waste(self, proposal: Proposal, status: str, gate: str, reason: str) -> None:

@@ -90,7 +90,11 @@ def test_refusals_are_counted_by_gate_and_told_pruned():
             "duplicates": 0,
             "rejected": {"space": 0, "compile": 1, "execution": 1, "correctness": 1},
         }
-        assert [(p.status, p.gate, p.reason) for p in search.finished()][1] == ("rejected", "execution", "bad execution")
+        assert [(p.status, p.gate, p.reason) for p in search.finished()][1] == (
+            "rejected",
+            "execution",
+            "bad execution",
+        )
         assert [t.state for t in search._study.trials()] == ["refused"] * 3 + ["measured"]
 
 
