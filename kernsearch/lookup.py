@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -49,8 +49,10 @@ class Store:
         """Keep a record among the user's. See `records.write`."""
         return records.write(record, self.user)
 
-    def files(self, place: Path, device: str, pattern: str = "*") -> list[Path]:
-        return sorted(place.joinpath(device).glob(f"{pattern}.json"))
+    def files(self, place: Path, device: str, start: str = "") -> list[Path]:
+        """The record files of a device whose names start so."""
+        folder = place / device
+        return [folder / name for name in _names(folder) if name.startswith(start) and name.endswith(".json")]
 
     def find(self, problem: Problem, device: Device, policy: str = "compatible") -> Hit:
         """The record to use for a problem. Raises SpaceError for an unknown policy, CacheError when nothing serves."""
@@ -68,7 +70,7 @@ class Store:
         for place, folder in self.places():
             usable: list[tuple[bool, str, Path, Record, list[str]]] = []
             seen = 0
-            for path in self.files(folder, device.key, _literal(records.stem(problem)) + "*"):
+            for path in self.files(folder, device.key, records.stem(problem)):
                 record = records.try_read(path)
                 if isinstance(record, Record) and record.problem != problem:
                     continue
@@ -100,13 +102,13 @@ class Store:
         return changes
 
     def _elsewhere(self, folder: Path, problem: Problem) -> str:
-        found = sorted({path.parent.name for path in folder.glob(f"*/{_literal(records.stem(problem))}*.json")})
+        found = [device for device in _names(folder) if self.files(folder, device, records.stem(problem))]
         return f" (there is one for {', '.join(found)})" if found else ""
 
     def nearby(self, problem: Problem, device: Device, count: int) -> list[Record]:
         """Up to `count` records that may be trusted and differ from a problem in shape at most, the nearest first."""
         same = [(0.0, place, path) for place, folder in self.places()
-                for path in self.files(folder, device.key, _literal(records.stem(problem)) + "*")]  # fmt: skip
+                for path in self.files(folder, device.key, records.stem(problem))]  # fmt: skip
         found: list[Record] = []
         for _, _, path in sorted([*same, *self._others(problem, device)], key=lambda o: (o[0], o[1] != "user", o[2])):
             record = records.try_read(path)
@@ -145,12 +147,17 @@ class Store:
 
     def _others(self, problem: Problem, device: Device) -> Iterator[tuple[float, str, Path]]:
         """(distance, place, path) of the records that differ in shape alone, as far as their names tell."""
-        pattern = f"{_literal(problem.op)}_*_{_literal(records.rest(problem))}*"
+        start, rest = f"{problem.op}_", records.rest(problem)
         for place, folder in self.places():
-            for path in self.files(folder, device.key, pattern):
-                shape = re.match(r"\d+(x\d+)*(?=_)", path.name[len(problem.op) + 1 :])
-                sizes = tuple(map(int, shape[0].split("x"))) if shape else ()
-                if len(sizes) == len(problem.shape) and sizes != problem.shape and all(sizes):
+            for path in self.files(folder, device.key, start):
+                shape, _, others = path.name[len(start) :].partition("_")
+                sizes = tuple(int(n) for n in shape.split("x") if n.isascii() and n.isdigit())
+                if (
+                    others.startswith(rest)
+                    and len(sizes) == len(problem.shape)
+                    and sizes != problem.shape
+                    and all(sizes)
+                ):
                     yield distance(sizes, problem.shape), place, path
 
     def _default(self, problem: Problem, device: Device, reasons: list[str]) -> Hit:
@@ -214,9 +221,12 @@ def _packed_record(path: Path, index: int) -> Record:
     return Record.from_json(_packed(path)[index])
 
 
-def _literal(text: str) -> str:
-    """Text for a glob pattern that stands for itself."""
-    return re.sub(r"([*?\[])", r"[\1]", text)
+def _names(folder: Path) -> list[str]:
+    """What is in a folder, sorted; nothing when it is not there or is no folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 # What a plan wants at a shape ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from . import backends, launch, lookup, records, registry
 from .backends.cpu.call import Launcher, address_of, function
 from .device import Device
 from .errors import ArrayError, CompilerError, DtypeError, ProblemError, Rejected
-from .plan import KernelPlan
+from .plan import KernelPlan, Plan
 from .problem import Problem
 from .strides import offsets, overlap, span, usable, view_of
 
@@ -42,6 +43,7 @@ class Memory(threading.local):
 
 memory = Memory()
 _plans: dict[Any, CallPlan] = {}
+_compiled: dict[int, tuple[Plan, tuple[int, ...]]] = {}  # by identity: one default serves many shapes
 _lock = threading.RLock()  # held while loading and compiling; not while calling
 
 
@@ -50,6 +52,8 @@ def forget() -> None:
     global memory
     with _lock:
         _plans.clear()
+    get_threads.cache_clear()
+    device_of.cache_clear()
     memory = Memory()
 
 
@@ -62,11 +66,18 @@ os.register_at_fork(after_in_child=_new_lock)
 records.on_write(forget)
 
 
+@cache
 def get_threads() -> int:
     """How many threads a call may use, the calling one included."""
     from .backends.cpu import pool
 
     return pool.get_threads()
+
+
+@cache
+def device_of(spec: str) -> Device:
+    """The device that a person names: auto, cpu, cuda:0. Raises DeviceError."""
+    return backends.resolve(spec)[1]
 
 
 def set_threads(count: int) -> None:
@@ -109,7 +120,6 @@ class CallPlan:
         self.outputs = tuple(i for i, o in enumerate(self.plan.operands) if o.role != "input")
         self.shapes = launch.shapes(self.plan, dict(zip(self.plan.sizes, problem.shape, strict=True)))
         self.dtypes = {operand.name: np.dtype(operand.dtype) for operand in self.plan.operands}
-        self._functions: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<kernsearch plan {self.problem.key}: {self.hit}, {self.record.variant}>"
@@ -169,10 +179,7 @@ class CallPlan:
         `elementwise` names inputs of which each element is read only to write the same element of the output, so that
         such an input may be the output.
         """
-        key = (self, *((a.shape, a.strides, a.dtype) for a in arrays))
-        bound = memory.calls.get(key)
-        if bound is None and key not in memory.calls:
-            bound = remember(key, self.bound(arrays))
+        bound = self.remembered(arrays)
         if bound is not None:
             addresses = [address_of(array) for array in arrays]
             if not (misplaced(addresses, bound.mask) or self._overlaps(arrays, addresses, bound.spans, elementwise)):
@@ -198,6 +205,14 @@ class CallPlan:
         for index in np.ndindex(batch):
             self.launch([a if a.ndim < 2 else a[index] for a in stacks], scalars)
 
+    def remembered(self, arrays: Sequence[np.ndarray]) -> Bound | None:
+        """As `bound`, made once."""
+        key = (self, *[(a.shape, a.strides, a.dtype) for a in arrays])
+        try:
+            return memory.calls[key]
+        except KeyError:
+            return remember(key, self.bound(arrays))
+
     def bound(self, arrays: Sequence[np.ndarray]) -> Bound | None:
         """A launcher for this thread and these shapes and strides; None when such arrays must be copied first."""
         itemsizes = [array.itemsize for array in arrays]
@@ -212,14 +227,17 @@ class CallPlan:
         return Bound(launcher, tuple(span(array) for array in arrays), max(itemsizes) - 1)
 
     def functions(self) -> tuple[int, ...]:
-        """The compiled kernels. Compiles them when that has not been done, in one thread only."""
-        if self._functions is None:
+        """Addresses of the compiled kernels. Compiles them when that has not been done, in one thread only."""
+        found = _compiled.get(id(self.plan))
+        if found is None:
             with _lock:
-                if self._functions is None:
-                    self._functions = tuple(self._compiled(kernel) for kernel in self.plan.kernels)
-        return self._functions
+                found = _compiled.get(id(self.plan))
+                if found is None:
+                    found = (self.plan, tuple(self._function(kernel) for kernel in self.plan.kernels))
+                    _compiled[id(self.plan)] = found
+        return found[1]
 
-    def _compiled(self, kernel: KernelPlan) -> int:
+    def _function(self, kernel: KernelPlan) -> int:
         try:
             compiled = backends.get(self.device.backend).compile(kernel, self.device)
         except Rejected as error:
@@ -313,7 +331,7 @@ def load(
              compatible: those too; any: also records of shapes far away
     Raises ProblemError, DeviceError, SpaceError or CacheError in one line. Does not compile: the first call does.
     """
-    where = backends.resolve(device)[1]
+    where = device_of(device)
     problem = registry.problem(op, shape, dtype, backend=where.backend, layout=layout, epilogue=epilogue, **options)
     return load_problem(problem, where, policy)
 
@@ -343,7 +361,7 @@ def why(
     **options: Any,
 ) -> dict[str, Any]:
     """Which record serves a problem and why not the others: {"hit", "reasons", "record" (path or None), "variant"}."""
-    where = backends.resolve(device)[1]
+    where = device_of(device)
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
     hit = lookup.store().find(problem, where, policy)
     path = None if hit.path is None else str(hit.path)

@@ -26,8 +26,7 @@ def list_records() -> list[dict[str, Any]]:
 def _files() -> Iterator[tuple[str, Path]]:
     for place, folder in lookup.store().places():
         for path in sorted(folder.glob("*/*.json")):
-            if path.parent.name != "defaults" and path.parent.parent == folder:
-                yield place, path
+            yield place, path
 
 
 def _row(place: str, path: Path, device: Device) -> dict[str, Any]:

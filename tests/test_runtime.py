@@ -223,9 +223,9 @@ def test_many_threads_share_a_plan_and_compile_it_once(home, monkeypatch):
     keep(home, two=True)
     plan = ks.load("gemm", shape=SHAPE)
     wrong, start = [], threading.Barrier(8)
-    compiled, compile_ = [], runtime.CallPlan._compiled
+    compiled, compile_ = [], runtime.CallPlan._function
     monkeypatch.setattr(
-        runtime.CallPlan, "_compiled", lambda self, kernel: compiled.append(kernel) or compile_(self, kernel)
+        runtime.CallPlan, "_function", lambda self, kernel: compiled.append(kernel) or compile_(self, kernel)
     )
 
     def work(seed: int) -> None:

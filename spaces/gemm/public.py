@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernsearch import backends, runtime
+from kernsearch import runtime
 from kernsearch.backends.cpu.call import address_of
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
@@ -149,7 +149,7 @@ def _matmul(
         plan.launch_each(arrays, batch, scalars)
     else:
         plan.launch(arrays, scalars, elementwise=("C",))
-        if key is not None and (bound := plan.bound(arrays)) is not None:
+        if key is not None and (bound := plan.remembered(arrays)) is not None:
             at, numbers = order.index(4), tuple(map(("alpha", "beta").index, plan.plan.scalars))
             same = c is not None and given[3].strides == given[4].strides
             ready = _Ready(bound.launcher.run, order, bound.spans, bound.mask, at, order.index(3) if same else -1,
@@ -243,4 +243,4 @@ def _problem(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str
 
 
 def _plan(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str) -> runtime.CallPlan:
-    return runtime.load_problem(_problem(shape, dtype, layout, epilogue), backends.get("cpu").device())
+    return runtime.load_problem(_problem(shape, dtype, layout, epilogue), runtime.device_of("cpu"))
