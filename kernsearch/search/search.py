@@ -272,8 +272,9 @@ class Search:
 
     def _start(self, proposal: Proposal) -> Ask | None:
         wanted = proposal.candidate
-        attrs = {"status": "running", "origin": proposal.origin, "lease": str(lease.grant(self._lease_s))}
-        id, number = self._study.add(wanted.variant, wanted.config, "running", attrs)
+        attrs = {"status": "running", "origin": proposal.origin}
+        held = str(lease.grant(self._lease_s))
+        id, number = self._study.add(wanted.variant, wanted.config, "running", attrs, lease=held)
         ask = Ask(number, wanted.variant, wanted.config, proposal.origin, id)
         self._mine[number] = ask
         self._leased[number] = time.monotonic()
@@ -370,7 +371,7 @@ class Search:
                 self._queue.append((done, origin))
 
     def _alive(self, trial: Trial) -> bool:
-        held = lease.parse(trial.attrs.get("lease"))
+        held = lease.parse(trial.lease)
         if held is not None:
             return held.alive
         return trial.start is not None and datetime.now() - trial.start < timedelta(seconds=self._lease_s)
@@ -380,7 +381,7 @@ class Search:
         now = time.monotonic()
         for number, ask in self._mine.items():
             if now - self._leased[number] > self._lease_s / 2:
-                self._study.note(ask.id, "lease", str(lease.grant(self._lease_s)))
+                self._study.renew(ask.id, str(lease.grant(self._lease_s)))
                 self._leased[number] = now
 
 

@@ -33,6 +33,7 @@ State = Literal["running", "measured", "refused", "failed"]
 Attr = str | int | float | bool
 
 VARIANT = "variant"
+_LEASE = "kernsearch:lease"
 _LONGEST = 1000  # characters of an attribute; the dashboard cuts a little later
 _BUSY_S = 30.0  # how long SQLite waits for another writer
 _GRACE_S = 5  # after which a journal's lock belongs to a dead process
@@ -60,6 +61,7 @@ class Trial:
     seconds: float | None
     attrs: dict[str, Any]
     start: datetime | None
+    lease: object  # who works on it: what `add` and `renew` were given
 
 
 class Study:
@@ -97,14 +99,14 @@ class Study:
             Trial(
                 t._trial_id, t.number, _STATES[t.state], t.params[VARIANT],
                 {k: v for k, v in t.params.items() if k != VARIANT}, t.values[0] if t.values else None,
-                t.user_attrs, t.datetime_start,
+                t.user_attrs, t.datetime_start, t.system_attrs.get(_LEASE),
             )
             for t in frozen
             if t.number not in skip and t.state in _STATES and VARIANT in t.params
         ]  # fmt: skip
 
     def add(self, variant: str, config: Mapping[str, int], state: State, attrs: Mapping[str, Any],
-            seconds: float | None = None) -> tuple[int, int]:  # fmt: skip
+            seconds: float | None = None, lease: str = "") -> tuple[int, int]:  # fmt: skip
         """Write a trial in one transaction; its id and number."""
         now = datetime.now()
         params = {VARIANT: variant, **config}
@@ -113,6 +115,7 @@ class Study:
             params=params,
             distributions={name: self.distributions[name] for name in params},
             user_attrs=plain(attrs),
+            system_attrs={_LEASE: lease} if lease else {},
             value=None if seconds is None else rounded(seconds),
         )
         trial.datetime_start = now
@@ -136,11 +139,11 @@ class Study:
                 return False
         return True
 
-    def note(self, id: int, key: str, value: Attr) -> None:
-        """Set one attribute of a running trial."""
+    def renew(self, id: int, lease: str) -> None:
+        """Renew the lease of a running trial. It is no attribute, so no page shows it."""
         with self._guard():
             try:
-                self._storage.set_trial_user_attr(id, key, value)
+                self._storage.set_trial_system_attr(id, _LEASE, lease)
             except optuna.exceptions.UpdateFinishedTrialError:
                 return
 

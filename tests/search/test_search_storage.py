@@ -143,7 +143,7 @@ def leave_running(storage: str, lease_text: str | None) -> None:
     """A trial that looks as if the process of that lease had been killed."""
     with Search("toy", one_variant(1, 2, 4), storage=storage) as search:
         attrs = {"status": "running", "origin": "model"}
-        search._study.add("only", {"BM": 2}, "running", attrs | ({"lease": lease_text} if lease_text else {}))
+        search._study.add("only", {"BM": 2}, "running", attrs, lease=lease_text or "")
 
 
 def test_a_trial_of_a_dead_process_is_failed_and_asked_again(tmp_path):
@@ -210,10 +210,10 @@ def test_a_result_that_comes_after_its_lease_is_kept(tmp_path):
 def test_leases_are_renewed_while_work_goes_on(tmp_path):
     with Search("toy", one_variant(1, 2), storage=str(tmp_path / "s.db"), lease_s=0.0) as search:
         first = search.ask()
-        before = search._study.trials()[0].attrs["lease"]
+        before = search._study.trials()[0].lease
         search._lease_s = -100.0  # over at once, so that the next ask writes it anew
         search.ask()
-        after = next(t for t in search._study.trials() if t.number == first.number).attrs["lease"]
+        after = next(t for t in search._study.trials() if t.number == first.number).lease
         assert lease.parse(after).until < lease.parse(before).until
 
 
