@@ -19,9 +19,9 @@ from .errors import KernsearchError, NothingSurvived
 def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
     for decorate in (
-        click.option("--epilogue", default="none", show_default=True, metavar="LIST",
-                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual."),
-        click.option("--layout", default="nn", show_default=True, help="n as is, t stored transposed; A first."),
+        click.option("--epilogue", default=None, metavar="LIST",
+                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual.  [default: none]"),
+        click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--dtype", default=None, help="Default: float32 on the CPU."),
         click.option("--shape", required=True, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),

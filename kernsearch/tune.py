@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import SpaceError
-from .problem import Problem
 
 if TYPE_CHECKING:
     from .records import Record
@@ -123,12 +122,13 @@ def parse_fix(texts: Sequence[str]) -> dict[str, int]:
     return fixed
 
 
-def tune(op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto", layout: str = "nn",
-         epilogue: str = "none", **how: Any) -> Record:  # fmt: skip
+def tune(op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto",
+         layout: str | None = None, epilogue: str | None = None, **how: Any) -> Record:  # fmt: skip
     """Search for the fastest correct kernel of a problem, record it, and return the record.
 
     shape       sizes in the op's order; gemm: (M, N, K)
     dtype       default: the backend's first (float32 on the CPU)
+    layout, epilogue   of the op, when it has them; gemm: layout "nn", epilogue "none"
     how         trials=200, timeout=120.0 (seconds), seed=0, searcher="tpe", jobs, fix, variant, max_workspace (bytes),
                 deterministic, warm_start, storage, compile_timeout, run_timeout (seconds); see `Request`. Further
                 names are options of the op.
@@ -150,8 +150,8 @@ def run(op: str, *, shape: Sequence[int], dtype: str | None = None, device: str 
     request = Request(**{name: value for name, value in how.items() if name in names})
     request.check()
     backend, where = backends.resolve(device)
-    found = registry.op(op)
     options = {name: value for name, value in how.items() if name not in names}
-    problem: Problem = found.problem(tuple(shape), dtype, backend=where.backend, **options)
-    with Session(found, problem, backend, where, request, listener or (lambda event: None), started) as session:
+    problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
+    tell = listener or (lambda event: None)
+    with Session(registry.op(op), problem, backend, where, request, tell, started) as session:
         return session.run()

@@ -26,7 +26,7 @@ def explanation(
     """Everything that `explain` prints, as plain data."""
     backend, where = backends.resolve(device)
     found = registry.op(op)
-    problem = found.problem(tuple(shape), dtype, backend=where.backend, **options)
+    problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
     sizes = {**found.sizes(problem), "THREADS": int(where.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
     derivation = derive(problem, found, registry.templates(backend.name))
     roof = ceilings.of(backend, where)
@@ -94,7 +94,7 @@ def _steps(
     variant: Variant, config: dict[str, int], derivation: Derivation, sizes: dict[str, int]
 ) -> list[dict[str, Any]]:
     """Each rule step with what the program costs after it. Schedule steps come last, and share one cost."""
-    pictures = {rule.name: (rule.__doc__ or "").strip().splitlines()[0] for rule in all_rules()}
+    pictures = {rule.name: (rule.rewrites.__doc__ or "").strip().partition("\n")[0] for rule in all_rules()}
     known = {**sizes, **config}
     rows = [_row("textbook", "the definition, a kernel for each value", claims(derivation.root, known, config), None)]
     program = derivation.root

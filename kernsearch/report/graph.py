@@ -22,7 +22,7 @@ def derivation_graph(
         raise SpaceError(f"format {form!r}: want one of {', '.join(FORMS)}")
     backend, where = backends.resolve(device)
     found = registry.op(op)
-    problem = found.problem(tuple(shape), dtype, backend=where.backend, **options)
+    problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
     templates = registry.templates(backend.name)
     data = as_data(derive(problem, found, templates), Fits(templates))
     data["problem"] = problem.key
