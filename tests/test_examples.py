@@ -1,0 +1,61 @@
+"""The examples run as they stand, each in a process and a cache of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(home: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env={**os.environ, "KERNSEARCH_CACHE": str(home / "cache")},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+def test_every_example_is_run_here() -> None:
+    here = Path(__file__).read_text()
+    assert not [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here]
+
+
+def test_a_tuned_plan_is_loaded_and_right(home: Path) -> None:
+    said = run(home, str(EXAMPLES / "tune_and_use.py"), "4")
+    assert "plan: exact" in said
+    assert "the same bits: True" in said
+
+
+def test_the_cache_tells_what_would_run_and_why(home: Path) -> None:
+    said = run(home, str(EXAMPLES / "read_the_cache.py"))
+    assert "gemm 64x64x64 float32 epilogue=none layout=nn: default" in said
+    assert "never measured" in said
+
+
+def test_a_template_from_outside_is_tuned_and_loaded(home: Path) -> None:
+    said = run(home, str(EXAMPLES / "shared_rows.py"), "2")
+    assert said.startswith("shared_rows {'RM': ")
+    assert "exact: shared_rows.c" in said
+
+
+def test_an_op_from_outside_is_derived_by_its_own_rule_too(home: Path) -> None:
+    options = ("row_energy", "--shape", "16x40", "--space", str(EXAMPLES / "row_energy.py"))
+    drawn = run(home, "-m", "kernsearch.cli", "graph", *options, "--format", "dot")
+    assert 'label="factor_out_scalar"' in drawn
+    said = run(home, "-m", "kernsearch.cli", "tune", *options, "--trials", "3", "--timeout", "30")
+    assert "3 measured" in said
