@@ -8,6 +8,10 @@
 
 #include "vector.h"
 
+#ifndef KS_LINE_BYTES
+#define KS_LINE_BYTES 64
+#endif
+
 #define KS_NV ((int)(KS_NR / KS_LANES))  // vectors across the tile
 
 _Static_assert(KS_NR % (KS_VECTOR_BYTES / sizeof(ks_t)) == 0, "NR is not a whole number of vectors");
@@ -15,74 +19,85 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
                    KS_VECTOR_REGISTERS,
                "register tile needs more vector registers than the device has");
 
-// Defines name(depth, a, a_row, a_k, b, b_k, out, out_row, add): out[i, 0:width] (+)= sum over k of a[i,k] * b[k, 0:width]
-// with width = nv vectors. A_ROW and A_K are the strides of a: parameters or constants.
-#define KS_DEFINE_TILE(name, nv, A_ROW, A_K)                                                                    \
-    static __attribute__((noinline, unused)) void name(int64_t depth, const ks_t *restrict a, int64_t a_row,    \
-                                                       int64_t a_k, const ks_t *restrict b, int64_t b_k,        \
-                                                       ks_t *restrict out, int64_t out_row, int add) {          \
-        (void)a_row, (void)a_k;                                                                                 \
-        ks_v sum[KS_MR][nv];                                                                                    \
-        KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                         \
-            KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] = (ks_v){0};                                   \
-        }                                                                                                       \
-        KS_UNROLL(KS_KU) for (int64_t k = 0; k < depth; k++) {                                            \
-            ks_v row[nv];                                                                                       \
-            KS_UNROLL(32) for (int j = 0; j < nv; j++) row[j] = ks_load_all(b + j * KS_LANES);                  \
-            KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                     \
-                ks_v one = ks_splat(a[i * (A_ROW)]);                                                            \
-                KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] += one * row[j];                           \
-            }                                                                                                   \
-            a += (A_K);                                                                                         \
-            b += b_k;                                                                                           \
-        }                                                                                                       \
-        if (add) {                                                                                              \
-            KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                     \
-                KS_UNROLL(32) for (int j = 0; j < nv; j++)                                                      \
-                    sum[i][j] += ks_load_all(out + i * out_row + j * KS_LANES);                                 \
-            }                                                                                                   \
-        }                                                                                                       \
-        KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                         \
+// Defines name(depth, a, a_row, a_k, b, b_k, out, out_row, add, next):
+//     out[i, 0:width] (+)= sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
+// A_ROW and A_K are the strides of a: parameters or constants. Meanwhile a line at each step, from `next` on, is fetched
+// into the second level cache; any address will do.
+#define KS_DEFINE_TILE(name, nv, A_ROW, A_K)                                                                      \
+    static __attribute__((noinline, unused)) void name(int64_t depth, const ks_t *restrict a, int64_t a_row,      \
+                                                       int64_t a_k, const ks_t *restrict b, int64_t b_k,          \
+                                                       ks_t *restrict out, int64_t out_row, int add,              \
+                                                       const ks_t *next) {                                        \
+        (void)a_row, (void)a_k;                                                                                   \
+        ks_v sum[KS_MR][nv];                                                                                      \
+        KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                           \
+            KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] = (ks_v){0};                                     \
+        }                                                                                                         \
+        KS_UNROLL(KS_KU) for (int64_t k = 0; k < depth; k++) {                                                    \
+            ks_v row[nv];                                                                                         \
+            KS_UNROLL(32) for (int j = 0; j < nv; j++) row[j] = ks_load_all(b + j * KS_LANES);                    \
+            KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                       \
+                ks_v one = ks_splat(a[i * (A_ROW)]);                                                              \
+                KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] += one * row[j];                             \
+            }                                                                                                     \
+            __builtin_prefetch(next, 0, 2);                                                                       \
+            next += KS_LINE_BYTES / sizeof(ks_t);                                                                 \
+            a += (A_K);                                                                                           \
+            b += b_k;                                                                                             \
+        }                                                                                                         \
+        if (add) {                                                                                                \
+            KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                       \
+                KS_UNROLL(32) for (int j = 0; j < nv; j++)                                                        \
+                    sum[i][j] += ks_load_all(out + i * out_row + j * KS_LANES);                                   \
+            }                                                                                                     \
+        }                                                                                                         \
+        KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                           \
             KS_UNROLL(32) for (int j = 0; j < nv; j++) ks_store_all(out + i * out_row + j * KS_LANES, sum[i][j]); \
-        }                                                                                                       \
+        }                                                                                                         \
     }
 
 // Defines name(columns, ...): the tile that is just wide enough, so that a ragged edge costs no whole tile.
-#define KS_DEFINE_TILES(name, A_ROW, A_K)                                                                       \
-    KS_DEFINE_TILE(name##_1, 1, A_ROW, A_K)                                                                     \
-    KS_DEFINE_TILE(name##_2, 2, A_ROW, A_K)                                                                     \
-    KS_DEFINE_TILE(name##_all, KS_NV, A_ROW, A_K)                                                               \
+#define KS_DEFINE_TILES(name, A_ROW, A_K)                                                                         \
+    KS_DEFINE_TILE(name##_1, 1, A_ROW, A_K)                                                                       \
+    KS_DEFINE_TILE(name##_2, 2, A_ROW, A_K)                                                                       \
+    KS_DEFINE_TILE(name##_all, KS_NV, A_ROW, A_K)                                                                 \
     KS_INLINE void name(int64_t columns, int64_t depth, const ks_t *a, int64_t a_row, int64_t a_k, const ks_t *b, \
-                        int64_t b_k, ks_t *out, int64_t out_row, int add) {                                     \
-        if (KS_NV > 1 && columns <= KS_LANES)                                                                   \
-            name##_1(depth, a, a_row, a_k, b, b_k, out, out_row, add);                                          \
-        else if (KS_NV > 2 && columns <= 2 * KS_LANES)                                                          \
-            name##_2(depth, a, a_row, a_k, b, b_k, out, out_row, add);                                          \
-        else                                                                                                    \
-            name##_all(depth, a, a_row, a_k, b, b_k, out, out_row, add);                                        \
+                        int64_t b_k, ks_t *out, int64_t out_row, int add, const ks_t *next) {                     \
+        if (KS_NV > 1 && columns <= KS_LANES)                                                                     \
+            name##_1(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
+        else if (KS_NV > 2 && columns <= 2 * KS_LANES)                                                            \
+            name##_2(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
+        else                                                                                                      \
+            name##_all(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                    \
     }
 
 // A panel of `width` lines (rows of A, columns of B), depth first: out[k * width + line] = from[line, k].
-// Lines from `lines` on are 0.
+// Lines from `lines` on are 0. Lines that follow are fetched ahead: they are most likely packed next.
 KS_INLINE void ks_pack(ks_t *restrict out, const int64_t width, int64_t lines, int64_t depth, const ks_t *restrict from,
                        int64_t line_step, int64_t k_step) {
+    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_t);
     if (line_step == 1 && lines == width) {
         for (int64_t k = 0; k < depth; k++) {
+            for (int64_t i = 0; i < width; i += line) __builtin_prefetch(from + k * k_step + width + i);
             for (int64_t i = 0; i < width; i++) out[k * width + i] = from[k * k_step + i];
         }
         return;
     }
     for (int64_t first = 0; first < width; first += 8) {  // few lines at a time: more would share a cache set
         const int64_t some = ks_least(8, width - first), valid = ks_least(some, lines - first);
-        const ks_t *source = from + first * line_step;
+        const ks_t *source = from + first * line_step, *ahead = from + (first + width) * line_step;
         ks_t *place = out + first;
-        if (valid == 8) {
-            for (int64_t k = 0; k < depth; k++, place += width) {
-                KS_UNROLL(8) for (int64_t i = 0; i < 8; i++) place[i] = source[i * line_step + k * k_step];
-            }
-        } else {
-            for (int64_t k = 0; k < depth; k++, place += width) {
-                for (int64_t i = 0; i < some; i++) place[i] = i < valid ? source[i * line_step + k * k_step] : 0;
+        for (int64_t k = 0; k < depth;) {
+            const int64_t stop = ks_least(depth, k + line);
+            for (int64_t i = 0; i < valid; i++) __builtin_prefetch(ahead + i * line_step + k * k_step);
+            if (valid == 8) {
+                for (; k < stop; k++, place += width) {
+                    KS_UNROLL(8) for (int64_t i = 0; i < 8; i++) place[i] = source[i * line_step + k * k_step];
+                }
+            } else {
+                for (; k < stop; k++, place += width) {
+                    for (int64_t i = 0; i < some; i++) place[i] = i < valid ? source[i * line_step + k * k_step] : 0;
+                }
             }
         }
     }

@@ -46,12 +46,12 @@ static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_
     for (int64_t r = 0; r < rows; r += KS_MR, sums += KS_MR * KS_NR, i.M += KS_MR) {
 #if KS_PLAIN_A
         if (rows - r >= KS_MR) {
-            direct_tile(width, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x), b, b_k, sums, KS_NR, add);
+            direct_tile(width, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x), b, b_k, sums, KS_NR, add, b);
             continue;
         }
 #endif
         ks_pack_a(x, i, ks_least(KS_MR, rows - r), depth, a_panel);
-        direct_tile(width, depth, a_panel, 1, KS_MR, b, b_k, sums, KS_NR, add);
+        direct_tile(width, depth, a_panel, 1, KS_MR, b, b_k, sums, KS_NR, add, b);
     }
 }
 

@@ -109,21 +109,26 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
 }
 
 // The product of a packed block of A (rows x depth) and one of B (depth x columns); i is its first row and column.
+// While the first tiles of a panel of B are at work, the next panel is fetched from the third level cache.
 static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
                                                        int64_t depth, const ks_t *a, const ks_t *b, const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
+    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_t);
     for (int64_t c = 0; c < columns; c += KS_NR) {
         const ks_t *panel = b + c * depth;
         const int64_t width = ks_least(KS_NR, columns - c);
         for (int64_t r = 0; r < rows; r += KS_MR) {
             const int64_t height = ks_least(KS_MR, rows - r);
             const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
+            const int64_t part = r / KS_MR * depth * line;
+            const int more = c + KS_NR < columns && part < KS_NR * depth;
+            const ks_t *rows_of_a = a + r * depth, *next = more ? panel + KS_NR * depth + part : rows_of_a;
             ks_expect(at, height, width, p);
             if (!p->last && width == KS_NR && height == KS_MR && p->column_step == 1) {
-                ks_packed_tile(width, depth, a + r * depth, 1, KS_MR, panel, KS_NR,
-                               p->sums + at.M * p->row_step + at.N, p->row_step, !p->first);
+                ks_packed_tile(width, depth, rows_of_a, 1, KS_MR, panel, KS_NR,
+                               p->sums + at.M * p->row_step + at.N, p->row_step, !p->first, next);
             } else {
-                ks_packed_tile(width, depth, a + r * depth, 1, KS_MR, panel, KS_NR, tile, KS_NR, 0);
+                ks_packed_tile(width, depth, rows_of_a, 1, KS_MR, panel, KS_NR, tile, KS_NR, 0, next);
                 ks_deliver(x, at, height, width, tile, p);
             }
         }

@@ -13,15 +13,15 @@
 #include "../../common/c/elementary.h"
 #include "../../common/c/kernsearch.h"
 
-#define ROOT(r)                                                                                          \
-    static void rows_##r(void *context, int64_t task) {                                                  \
-        const ks_args *x = context;                                                                      \
+#define ROOT(r)                                                                                           \
+    static void rows_##r(void *context, int64_t task) {                                                   \
+        const ks_args *x = context;                                                                       \
         const int64_t columns = ks_columns_##r(x), last = ks_least(ks_rows_##r(x), (task + 1) * KS_ROWS); \
-        const ks_fields f = {0};                                                                         \
-        for (ks_at i = {.M = task * KS_ROWS}; i.M < last; i.M++) {                                       \
-            for (i.N = 0; i.N + KS_LANES <= columns; i.N += KS_LANES) ks_finish_##r(x, i, KS_LANES, &f); \
-            if (i.N < columns) ks_finish_##r(x, i, columns - i.N, &f);                                   \
-        }                                                                                                \
+        const ks_fields f = {0};                                                                          \
+        for (ks_at i = {.M = task * KS_ROWS}; i.M < last; i.M++) {                                        \
+            for (i.N = 0; i.N + KS_LANES <= columns; i.N += KS_LANES) ks_finish_##r(x, i, KS_LANES, &f);  \
+            if (i.N < columns) ks_finish_##r(x, i, columns - i.N, &f);                                    \
+        }                                                                                                 \
     }
 KS_ROOTS(ROOT)
 

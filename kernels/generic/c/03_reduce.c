@@ -23,39 +23,39 @@ typedef struct {
     int64_t each;  // vectors in a task
 } work;
 
-#define FIELD(r, name, monoid)                                        \
-    f.name = ks_start_##monoid;                                       \
+#define FIELD(r, name, monoid)                                         \
+    f.name = ks_start_##monoid;                                        \
     for (i.K = ks_first_K_##r(x, i); i.K < ks_last_K_##r(x, i); i.K++) \
         f.name = ks_more_##monoid(f.name, ks_body_##r##_##name(x, i, count, &f));
 
 // Work is counted in vectors, over rows and columns together.
-#define ROOT(r)                                                                                       \
-    KS_INLINE void element_##r(const ks_args *x, ks_at i, int64_t count) {                            \
-        ks_fields f = {0};                                                                            \
-        KS_FIELDS_##r(FIELD) ks_finish_##r(x, i, count, &f);                                          \
-    }                                                                                                 \
-    static void stretch_##r(void *context, int64_t task) {                                            \
-        const work *w = context;                                                                      \
-        const ks_args *x = &w->x;                                                                     \
-        const int64_t columns = ks_columns_##r(x), across = ks_ceil(columns, KS_LANES);               \
-        const int64_t last = ks_least(ks_rows_##r(x) * across, (task + 1) * w->each);                 \
-        for (int64_t v = task * w->each; v < last; v++) {                                             \
-            ks_at i = {.M = v / across, .N = v % across * KS_LANES};                                  \
-            if (columns - i.N >= KS_LANES)                                                            \
-                element_##r(x, i, KS_LANES);                                                          \
-            else                                                                                      \
-                element_##r(x, i, columns - i.N);                                                     \
-        }                                                                                             \
+#define ROOT(r)                                                                         \
+    KS_INLINE void element_##r(const ks_args *x, ks_at i, int64_t count) {              \
+        ks_fields f = {0};                                                              \
+        KS_FIELDS_##r(FIELD) ks_finish_##r(x, i, count, &f);                            \
+    }                                                                                   \
+    static void stretch_##r(void *context, int64_t task) {                              \
+        const work *w = context;                                                        \
+        const ks_args *x = &w->x;                                                       \
+        const int64_t columns = ks_columns_##r(x), across = ks_ceil(columns, KS_LANES); \
+        const int64_t last = ks_least(ks_rows_##r(x) * across, (task + 1) * w->each);   \
+        for (int64_t v = task * w->each; v < last; v++) {                               \
+            ks_at i = {.M = v / across, .N = v % across * KS_LANES};                    \
+            if (columns - i.N >= KS_LANES)                                              \
+                element_##r(x, i, KS_LANES);                                            \
+            else                                                                        \
+                element_##r(x, i, columns - i.N);                                       \
+        }                                                                               \
     }
 KS_ROOTS(ROOT)
 
 void generic_reduce(const ks_call *call) {
     work w = {.x = ks_unpack(call)};
 #undef ROOT
-#define ROOT(r)                                                                  \
-    {                                                                            \
-        const int64_t rows = ks_rows_##r(&w.x), across = ks_ceil(ks_columns_##r(&w.x), KS_LANES); \
-        w.each = rows < call->threads ? 1 : KS_ROWS * across;                    \
+#define ROOT(r)                                                                                    \
+    {                                                                                              \
+        const int64_t rows = ks_rows_##r(&w.x), across = ks_ceil(ks_columns_##r(&w.x), KS_LANES);  \
+        w.each = rows < call->threads ? 1 : KS_ROWS * across;                                      \
         if (rows * across > 0) ks_parallel(call, ks_ceil(rows * across, w.each), stretch_##r, &w); \
     }
     KS_ROOTS(ROOT)
