@@ -162,13 +162,15 @@ class Store:
 
     def _default(self, problem: Problem, device: Device, reasons: list[str]) -> Hit:
         """The shipped default of the nearest shape for this architecture, else for any."""
+        looked = len(reasons)
         for arch in (device.arch, "any"):
             found = self._defaults(problem, arch)
             for record in found:
                 name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
                 stale = [s for s, t in record.fingerprint.sources.items() if fingerprint.changed(s, t)]
                 if stale:
-                    reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed")
+                    reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed since "
+                                   "`python -m kernsearch.defaults` was run")  # fmt: skip
                 elif invalid := unfit(record.plan, problem, device):
                     reasons.append(f"{name} is not valid here: {invalid}")
                 else:
@@ -176,7 +178,7 @@ class Store:
                     return Hit("default", record, tuple(reasons))
             if not found:
                 reasons.append(f"no default of {problem.op} {problem.dtype} for {arch}")
-        raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(reasons)}")
+        raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(dict.fromkeys(reasons[looked:]))}")
 
     def _defaults(self, problem: Problem, arch: str) -> list[Record]:
         """Defaults of a class of devices that differ from a problem in shape at most, the nearest first."""
