@@ -63,7 +63,7 @@ def spaces(draw):
 
 
 @given(spaces())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_listing_and_counting_equal_brute_force(of):
     listed = list(of.iterate())
     assert sorted(map(key, listed)) == sorted(map(key, brute(of)))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .search import Ask, Counts, Past, Search
+    from .outcome import Ask, Counts, Past
+    from .search import Search
 
 SEARCHERS = ("tpe", "random", "local", "exhaustive")
 

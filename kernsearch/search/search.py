@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
 from . import SEARCHERS, lease
+from .narrowing import domains_of, narrowed, space_hash
+from .outcome import Ask, Counts, Past
 from .searchers import Candidate, Exhaustive, Guided, Local, Pool, Proposal, Random, Searcher, candidate
 from .study import VARIANT, State, Study, Tpe, Trial
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
 
 _LIVES = 2  # times a candidate is tried again after its process died
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A candidate to measure. `number` is its trial's; `id` belongs to the storage."""
-
-    number: int
-    variant: str
-    config: dict[str, int]
-    origin: str
-    id: int
-
-    @property
-    def candidate(self) -> Candidate:
-        return candidate(self.variant, self.config)
-
-
-@dataclass
-class Counts:
-    """What this run has asked and been told: asked = measured + duplicates + all that was rejected."""
-
-    measured: int = 0
-    duplicates: int = 0
-    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(GATES, 0))
-
-    @property
-    def asked(self) -> int:
-        return self.measured + self.duplicates + sum(self.rejected.values())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "asked": self.asked,
-            "measured": self.measured,
-            "duplicates": self.duplicates,
-            "rejected": dict(self.rejected),
-        }
-
-
-@dataclass(frozen=True)
-class Past:
-    """A finished candidate of the study: measured (`seconds`) or refused past the space gate (`gate`, `reason`)."""
-
-    number: int
-    variant: str
-    config: dict[str, int]
-    status: Literal["measured", "rejected"]
-    seconds: float | None
-    gate: str
-    reason: str
-    origin: str
-    attrs: dict[str, Any]
 
 
 class Search:
@@ -116,9 +64,9 @@ class Search:
         self._opinions: dict[Candidate, str | None] = {}
         self._fix = dict(fix or {})
         self._lease_s = lease_s
-        self._narrow = _narrowed(self.variants, self._fix, variant)
-        domains = _domains(self.variants)
-        self._study = Study(storage, f"{name} #{_hash(self.variants, identity)}", tuple(self.variants), domains)
+        self._narrow = narrowed(self.variants, self._fix, variant)
+        domains = domains_of(self.variants)
+        self._study = Study(storage, f"{name} #{space_hash(self.variants, identity)}", tuple(self.variants), domains)
         self.name = self._study.name
         if attrs:
             self._study.describe(attrs)
@@ -388,43 +336,3 @@ class Search:
 def _counts(trial: Trial) -> bool:
     """The trial's candidate is past the space gate."""
     return trial.state != "refused" or trial.attrs.get("gate", "space") != "space"
-
-
-def _domains(variants: Mapping[str, FeasibleSpace]) -> dict[str, tuple[int, ...]]:
-    """The union of the domains of each letter, in ascending order."""
-    union: dict[str, set[int]] = {}
-    for space in variants.values():
-        for name, values in space.domains.items():
-            union.setdefault(name, set()).update(values)
-    return {name: tuple(sorted(values)) for name, values in union.items()}
-
-
-def _hash(variants: Mapping[str, FeasibleSpace], identity: Iterable[str]) -> str:
-    spaces = {name: {letter: list(v) for letter, v in space.domains.items()} for name, space in variants.items()}
-    text = json.dumps([spaces, sorted(identity)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _narrowed(
-    variants: Mapping[str, FeasibleSpace], fix: Mapping[str, int], variant: str | None
-) -> dict[str, FeasibleSpace]:
-    """The variants and values that --variant and --fix leave; a variant without a fixed letter is left out."""
-    if not variants:
-        raise SpaceError("no variant to search: no program of this problem matches the templates of this device")
-    if variant is not None and variant not in variants:
-        raise SpaceError(f"variant {variant!r}: want one of {', '.join(variants)}")
-    chosen = {variant: variants[variant]} if variant is not None else dict(variants)
-    domains = _domains(chosen)
-    for name, value in fix.items():
-        if name not in domains:
-            raise SpaceError(f"parameter {name!r}: want one of {', '.join(sorted(domains)) or 'none'}")
-        if value not in domains[name]:
-            raise SpaceError(f"{name}={value}: want one of {', '.join(map(str, domains[name]))}")
-    left = {
-        name: space.narrowed(fix)
-        for name, space in chosen.items()
-        if all(value in space.domains.get(letter, ()) for letter, value in fix.items())
-    }
-    if not left:
-        raise SpaceError(f"no variant allows {' with '.join(f'{k}={v}' for k, v in fix.items())}")
-    return left
