@@ -17,7 +17,7 @@ from math import prod
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from . import ceilings, launch, lookup, model, registry, settings
+from . import ceilings, fingerprint, launch, lookup, model, registry, settings
 from .backends import Backend, Compiled
 from .candidate import Candidate, lower, operands
 from .derive import Variant, derive
@@ -110,7 +110,7 @@ class Session:
                 fix=self.request.fix,
                 variant=self.request.variant,
                 keep=self._unwanted,
-                identity=(self.toolchain.id,),
+                identity=(self.toolchain.id, *self._tokens()),
                 attrs={"problem": self.problem.key, "device": self.device.key, "compiler": self.toolchain.id},
             )
         )
@@ -144,6 +144,11 @@ class Session:
             if len(found) == VARIANTS:
                 break
         return found
+
+    def _tokens(self) -> set[str]:
+        """Hashes of the sources of all variants: measurements of other sources say nothing."""
+        templates = {matched.template.source for variant in self.variants.values() for matched in variant.kernels}
+        return {fingerprint.source_tokens(source) for source in templates}
 
     def plan(self, candidate: Candidate) -> Plan:
         """The launch plan of a candidate."""
