@@ -11,6 +11,7 @@ from kernsearch.template import Template, dot, hole
 _MR = Param("MR", (4, 6, 8, 12, 14), "rows of the register tile")
 _FEW = Param("MR", (1, 2, 4, 6, 8, 12, 14), "rows of the register tile")
 _NR = Param("NR", (4, 8, 12, 16, 24, 32, 48, 64), "columns of the register tile")
+_WIDE = Param("NR", (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192), "columns of the register tile")
 _MC = Param("MC", (24, 48, 96, 144, 192, 288, 384), "rows of a block of A, rounded down to whole register tiles")
 _NC = Param("NC", (128, 256, 512, 1024, 2048, 4096), "columns of a block of B, rounded down to whole register tiles")
 _KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
@@ -164,9 +165,9 @@ UNPACKED = Template(
     groups="M1 N1 K1",
     dtypes=("float32", "float64"),
     ann=(_BLOCKS[0], _BLOCKS[2], *_REGISTERS),
-    params=(_MC, _KC, _FEW, _NR),
+    params=(_MC, _KC, _FEW, _WIDE),
     knobs=(_AXIS, _KU),
-    constraints=_rules(_MC, _KC, _FEW, _NR),
+    constraints=_rules(_MC, _KC, _FEW, _WIDE),
     scratch=f"ITEMSIZE * THREADS * ({_ROWS_OF_A} * NR + (MR + NR) * min(KC, K) + 16) + 64",
     efficiency=tile_efficiency,
 )

@@ -1,3 +1,4 @@
+import ctypes
 import mmap
 import sys
 from dataclasses import replace
@@ -179,6 +180,24 @@ def test_offsets_that_no_half_word_holds_are_reached(template):
     arrays = problem(2, 5, 3)
     arrays["A"] = rows
     check(build(gemm_binding(), template, BLOCKS), arrays)
+
+
+def before_a_guard(array):
+    """A copy that ends where memory that must not be touched begins."""
+    page = mmap.PAGESIZE
+    whole = -(-array.nbytes // page) * page
+    memory = mmap.mmap(-1, whole + page)
+    base = np.frombuffer(memory, np.uint8).ctypes.data
+    assert ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(base + whole), page, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, whole - array.nbytes).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def test_nothing_is_read_past_the_end_of_an_operand(kernel):
+    for m, n, k in ((5, 3 * LANES, 7), (4, 5 * LANES, 33), (13, 37, 41), (1, 1, 1)):
+        arrays = {name: before_a_guard(array) for name, array in problem(m, n, k).items()}
+        check(kernel(EVERYTHING), arrays, EVERYTHING, SCALARS)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -21,8 +21,8 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
 
 // Defines name(depth, a, a_row, a_k, b, b_k, out, out_row, add, next):
 //     out[i, 0:width] (+)= sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
-// A_ROW and A_K are the strides of a: parameters or constants. Meanwhile a line at each step, from `next` on, is fetched
-// into the second level cache; any address will do.
+// A_ROW and A_K are the strides of a: parameters or constants. Meanwhile a line at each step, from `next` on, is
+// fetched into the second level cache; any address will do.
 #define KS_DEFINE_TILE(name, nv, A_ROW, A_K)                                                                      \
     static __attribute__((noinline, unused)) void name(int64_t depth, const ks_t *restrict a, int64_t a_row,      \
                                                        int64_t a_k, const ks_t *restrict b, int64_t b_k,          \
@@ -56,19 +56,31 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
         }                                                                                                         \
     }
 
-// Defines name(columns, ...): the tile that is just wide enough, so that a ragged edge costs no whole tile.
+// Columns that the tile for so many columns reads and writes: a ragged edge costs no whole tile.
+KS_INLINE int64_t ks_tile_columns(int64_t columns) {
+    for (int64_t nv = 1; nv <= 4; nv *= 2) {
+        if (nv < KS_NV && columns <= nv * KS_LANES) return nv * KS_LANES;
+    }
+    return KS_NR;
+}
+
+// Defines name(columns, ...): the tile that is just wide enough.
 #define KS_DEFINE_TILES(name, A_ROW, A_K)                                                                         \
     KS_DEFINE_TILE(name##_1, 1, A_ROW, A_K)                                                                       \
     KS_DEFINE_TILE(name##_2, 2, A_ROW, A_K)                                                                       \
+    KS_DEFINE_TILE(name##_4, 4, A_ROW, A_K)                                                                       \
     KS_DEFINE_TILE(name##_all, KS_NV, A_ROW, A_K)                                                                 \
     KS_INLINE void name(int64_t columns, int64_t depth, const ks_t *a, int64_t a_row, int64_t a_k, const ks_t *b, \
                         int64_t b_k, ks_t *out, int64_t out_row, int add, const ks_t *next) {                     \
-        if (KS_NV > 1 && columns <= KS_LANES)                                                                     \
-            name##_1(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
-        else if (KS_NV > 2 && columns <= 2 * KS_LANES)                                                            \
-            name##_2(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
-        else                                                                                                      \
+        const int64_t wide = ks_tile_columns(columns);                                                            \
+        if (wide == KS_NR)                                                                                        \
             name##_all(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                    \
+        else if (wide == KS_LANES)                                                                                \
+            name##_1(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
+        else if (wide == 2 * KS_LANES)                                                                            \
+            name##_2(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
+        else if (KS_NV > 4)                                                                                       \
+            name##_4(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                      \
     }
 
 // A panel of `width` lines (rows of A, columns of B), depth first: out[k * width + line] = from[line, k].

@@ -6,7 +6,7 @@
 // Params    MC NC  rows and columns of a tile of sums;  KC  rows of B at a time
 // Threads   take tiles of sums as they get free
 // Scratch   a tile of sums for each thread
-// Traffic   A is read ceil(N/NC) times from memory, B ceil(M/MC) times; sums go through the first or second level cache.
+// Traffic   A is read ceil(N/NC) times from memory, B ceil(M/MC) times; sums go through the caches at every step.
 // Edges     any extents, 0 included; any strides. Nothing is packed, so strided operands cost most here.
 
 #include "ks_generated.h"
@@ -61,7 +61,8 @@ static void tiles(void *context, int64_t task) {
         const int64_t tile = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (tile >= w->tiles) return;
         const int64_t batch = tile / (w->down * w->across), place = tile % (w->down * w->across);
-        ks_at i = {.S = batch % slabs, .B = batch / slabs, .M = place / w->across * KS_MC, .N = place % w->across * KS_NC};
+        const int64_t row = place / w->across * KS_MC, column = place % w->across * KS_NC;
+        const ks_at i = {.S = batch % slabs, .B = batch / slabs, .M = row, .N = column};
         one_tile(x, i, ks_least(KS_MC, m - i.M), ks_least(KS_NC, n - i.N), w->sums + task * KS_MC * KS_NC);
     }
 }

@@ -1,8 +1,9 @@
 // gemm/02_register_tiled: packed blocks, a tile of sums in registers, all threads.
 //
 // Computes  D[b,m,n] = f(sum over k of A[b,m,k] * B[b,k,n]), or one such sum for each slab of k.
-// Idea      MR x NR sums live in vector registers for KC steps. A block of A (MC x KC) waits in the second level cache,
-//           a block of B (KC x NC) in the third, both copied into the order in which the tile reads them.
+// Idea      MR x NR sums live in vector registers for KC steps. A block of A (MC x KC) waits in the second level
+//           cache, a block of B (KC x NC) in the third, both copied into the order in which the tile reads them; the
+//           next panel of B is fetched while the last one is at work.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B
 // Knobs     AXIS  threads share rows (0) or columns (1) of a block of B;  KU  steps of k per turn of the loop
 // Threads   first pack the block of B together, then take blocks of rows (or of columns) as they get free. What is

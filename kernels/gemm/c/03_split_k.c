@@ -1,9 +1,9 @@
 // gemm/03_split_k: each thread packs for itself; nobody waits for anybody. Also split-K.
 //
 // Computes  D[b,m,n] = f(sum over k of A[b,m,k] * B[b,k,n]), or one such sum for each slab of k.
-// Idea      As 02, but the output is cut into rectangles, and a thread that takes one packs all that it needs of A and B:
-//           more packing, no meeting of threads. With slabs of k there are rectangles enough even where the output is
-//           small and k long; another kernel then adds up the slabs.
+// Idea      As 02, but the output is cut into rectangles, and a thread that takes one packs all that it needs of A and
+//           B: more packing, no meeting of threads. With slabs of k there are rectangles enough even where the output
+//           is small and k long; another kernel then adds up the slabs.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B;  SPLIT  slabs, if any
 // Knobs     AXIS  the output is cut by rows (0) or columns (1);  KU  steps of k per turn of the loop
 // Threads   take rectangles as they get free: one for each thread and output, or one for each slab if these are enough
@@ -32,10 +32,10 @@ typedef struct {
 } work;
 
 static void rectangle(const ks_args *x, ks_at i, int64_t rows, int64_t columns, ks_t *a, ks_t *b, ks_t *partials) {
-    const int64_t first = ks_first_K(x, i), last = ks_last_K(x, i), bottom = i.M + rows, right = i.N + columns, left = i.N;
+    const int64_t first = ks_first_K(x, i), last = ks_last_K(x, i);
+    const int64_t top = i.M, bottom = i.M + rows, left = i.N, right = i.N + columns;
     const int64_t passes = first < last ? ks_ceil(last - first, KC) : 1, each = ks_ceil(last - first, passes);
     const int64_t high = ks_part(rows, ks_ceil(rows, MC), KS_MR), wide = ks_part(columns, ks_ceil(columns, NC), KS_NR);
-    const int64_t top = i.M;
     ks_passes p = ks_passes_into(x, (ks_at){.S = i.S, .B = i.B}, partials);
     for (i.N = left; i.N < right; i.N += wide) {
         const int64_t across = ks_least(wide, right - i.N);

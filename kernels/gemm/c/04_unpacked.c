@@ -37,7 +37,7 @@ static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_
     const ks_t *b = b_panel;
     int64_t b_k = KS_NR;
 #if KS_PLAIN_B
-    if (ks_step_B_N(x) == 1 && width % KS_LANES == 0) {
+    if (ks_step_B_N(x) == 1 && ks_tile_columns(width) == width) {  // else it would read past the end of a row
         b = ks_at_B(x, i);
         b_k = ks_step_B_K(x);
     }

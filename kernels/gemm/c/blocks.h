@@ -111,7 +111,8 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
 // The product of a packed block of A (rows x depth) and one of B (depth x columns); i is its first row and column.
 // While the first tiles of a panel of B are at work, the next panel is fetched from the third level cache.
 static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
-                                                       int64_t depth, const ks_t *a, const ks_t *b, const ks_passes *p) {
+                                                       int64_t depth, const ks_t *a, const ks_t *b,
+                                                       const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
     const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_t);
     for (int64_t c = 0; c < columns; c += KS_NR) {
