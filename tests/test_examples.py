@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,16 @@ def test_an_op_from_outside_is_derived_by_its_own_rule_too(home: Path) -> None:
     assert 'label="factor_out_scalar"' in drawn
     said = run(home, "-m", "kernsearch.cli", "tune", *options, "--trials", "3", "--timeout", "30")
     assert "3 measured" in said
+
+
+def test_the_readme_can_be_typed_in(home: Path) -> None:
+    text = (EXAMPLES.parent / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    run(home, "-c", code)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    root = EXAMPLES.parent
+    for page in (root / "README.md", *sorted(root.glob("docs/*.md"))):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
