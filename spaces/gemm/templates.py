@@ -86,27 +86,37 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
-def tile_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles: float = 2.0) -> float:
     """Share of peak of the inner loop: what its loads and latencies leave, times what ragged tiles waste.
 
-    Two vector multiply-adds and two loads start each cycle, a sum is ready for its next addend after four, and a turn
-    of the loop costs about half a cycle.
+    Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four. A panel
+    of B that exceeds the first level cache comes from the second for each tile, a line in `line_cycles`. What is not
+    the slowest still costs a share. Fitted to a Zen 5.
     """
     lanes = _lanes(device, sizes)
-    across = config["NR"] / lanes
+    across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
+    depth = min(config["KC"], sizes["K"])
+    panel = depth * min(config["NR"], n) * sizes["ITEMSIZE"]
+    fetched = line_cycles * across * device.vector_bytes / device.line_bytes if panel > 0.75 * device.l1d_bytes else 0.0
     work = config["MR"] * across / 2
-    cycles = max(work, (config["MR"] + across) / 2, 4.0) + 0.5 / config["KU"]
-    m, n = sizes["M"], sizes["N"]
+    loads = (config["MR"] + across) / 2
+    cycles = max(work, loads, 4.0, fetched) + 0.15 * loads + 0.05 * fetched
     down = -(-m // config["MR"]) * config["MR"]
     wide = -(-n // lanes) * lanes
-    depth = min(config.get("KC", sizes["K"]), sizes["K"])
-    steps = depth / (depth + 12)  # starting a tile, and putting its sums away
+    steps = depth / (depth + 12) * (1 - 0.003 * config["KU"])  # starting a tile, putting its sums away; long bodies
     return work / cycles * (m / down) * (n / wide) * steps
 
 
+def unpacked_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
+    apart = config["NR"] < sizes["N"]
+    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0)
+
+
 def rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
-    """Each multiply-add loads its row of B and loads and stores its sums: a store a cycle."""
-    return 0.25 * (sizes["N"] / (-(-sizes["N"] // _lanes(device, sizes)) * _lanes(device, sizes)))
+    """Each multiply-add loads its row of B, and loads and stores its sums. Measured on a Zen 5."""
+    lanes = _lanes(device, sizes)
+    return 0.1 * sizes["N"] / (-(-sizes["N"] // lanes) * lanes)
 
 
 _BLOCKS = (
@@ -169,7 +179,7 @@ UNPACKED = Template(
     knobs=(_AXIS, _KU),
     constraints=_rules(_MC, _KC, _FEW, _WIDE),
     scratch=f"ITEMSIZE * THREADS * ({_ROWS_OF_A} * NR + (MR + NR) * min(KC, K) + 16) + 64",
-    efficiency=tile_efficiency,
+    efficiency=unpacked_efficiency,
 )
 SPLIT_K = Template(
     name="split_k",

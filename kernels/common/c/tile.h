@@ -19,6 +19,17 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
                    KS_VECTOR_REGISTERS,
                "register tile needs more vector registers than the device has");
 
+// Keep a value in a register: compilers would rather load it again for each use.
+KS_INLINE void ks_keep(ks_v *v) {
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(*v));
+#elif defined(__x86_64__)
+    __asm__("" : "+x"(*v));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(*v));
+#endif
+}
+
 // Defines name(depth, a, a_row, a_k, b, b_k, out, out_row, add, next):
 //     out[i, 0:width] (+)= sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
 // A_ROW and A_K are the strides of a: parameters or constants. Meanwhile a line at each step, from `next` on, is
@@ -35,7 +46,10 @@ _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeo
         }                                                                                                         \
         KS_UNROLL(KS_KU) for (int64_t k = 0; k < depth; k++) {                                                    \
             ks_v row[nv];                                                                                         \
-            KS_UNROLL(32) for (int j = 0; j < nv; j++) row[j] = ks_load_all(b + j * KS_LANES);                    \
+            KS_UNROLL(32) for (int j = 0; j < nv; j++) {                                                          \
+                row[j] = ks_load_all(b + j * KS_LANES);                                                           \
+                ks_keep(&row[j]);                                                                                 \
+            }                                                                                                     \
             KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                       \
                 ks_v one = ks_splat(a[i * (A_ROW)]);                                                              \
                 KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] += one * row[j];                             \
