@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from .errors import PeerError
 from .problem import Problem
-from .samples import Sample
+from .samples import WAKE_S, Sample
 
 PREPARE_S = 300.0  # loading a library, compiling our kernels, the first call
 TURN_S = 120.0
@@ -82,7 +82,10 @@ class Child:
         """`repeat` samples of `inner` calls each, per call, and the seconds that the turn took in all."""
         started = time.monotonic()
         message = {"do": "turn", "repeat": repeat, "inner": inner, "flush_bytes": flush_bytes}
-        samples = [Sample(*each) for each in self._ask(message, TURN_S * repeat)["samples"]]
+        samples = [
+            Sample(seconds, cpu, wait, WAKE_S / inner)
+            for seconds, cpu, wait in self._ask(message, TURN_S * repeat)["samples"]
+        ]
         if not samples or any(not s.seconds > 0 for s in samples):
             raise PeerError(f"{self.name} was timed at {[s.seconds for s in samples]} s: want positive times")
         return samples, time.monotonic() - started

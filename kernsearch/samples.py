@@ -39,13 +39,16 @@ Timer = Callable[[int], Timing]
 
 @dataclass(frozen=True)
 class Sample:
+    """Times of one run, or of each of many runs that were timed together; `wake_s` is its share of waking threads."""
+
     seconds: float
     cpu_s: float
     wait_s: float
+    wake_s: float = WAKE_S
 
     @property
     def clean(self) -> bool:
-        return self.wait_s <= max(WAIT_SHARE * self.seconds, WAKE_S)
+        return self.wait_s <= max(WAIT_SHARE * self.seconds, self.wake_s)
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,12 @@ def test_waking_threads_does_not_make_a_short_sample_unclean():
     assert measure.quick(Simulated(machine(), 1e-4, wait=0.6)).clean == 1
 
 
+def test_runs_timed_together_share_what_waking_threads_may_take():
+    alone, shared = (measure.Sample(1e-5, 1e-5, 5e-5, wake_s=1e-4 / runs) for runs in (1, 100))
+    assert alone.clean
+    assert not shared.clean
+
+
 # the play-off
 
 
