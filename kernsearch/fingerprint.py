@@ -37,6 +37,12 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         said = (self.device, self.name, self.arch, sorted(self.sources.items()))
         return hashlib.sha256(repr(said).encode()).hexdigest()[:8]
 
+    def supersedes(self, older: Fingerprint) -> bool:
+        """A record of this fingerprint, made now, may take the place of an older one: same device, and none of the
+        older one's sources has changed since."""
+        same = (self.device, self.name, self.arch) == (older.device, older.name, older.arch)
+        return same and not any(changed(source, tokens) for source, tokens in older.sources.items())
+
 
 def here(plan: Plan, device: Device) -> Fingerprint:
     """The fingerprint of a record of this plan made here, now. Raises OSError for a missing source."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import sizes as expressions
-from .body import Body, factors
+from .body import Body, children, factors, is_leaf
 from .program import Program
 from .value import Axes, Field, Node
 
@@ -84,8 +84,18 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "gelu_tanh": gelu_tanh,
     "silu": silu,
 }
+WHOLE = frozenset({"add", "sub", "mul", "max", "neg", "weigh", "relu", "mask"})  # whole numbers give whole numbers
 IDENTITY = {"sum": 0.0, "max": -math.inf}
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max}
+
+
+def keeps_whole(program: Program) -> bool:
+    """Do whole inputs and scalars give whole outputs? False as soon as there is a function like exp."""
+
+    def good(body: Body) -> bool:
+        return is_leaf(body) or (body[0] in WHOLE and all(map(good, children(body))))
+
+    return all(good(f.body) for node in program.nodes.values() for f in node.fields if f.body)
 
 
 def interpret(

@@ -7,6 +7,7 @@ of that name, because the two conflict, stands beside it with the hash of its fi
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import itertools
 import os
@@ -172,17 +173,18 @@ def write(record: Record, folder: Path) -> Path:
 
 
 def _target(record: Record, home: Path) -> Path:
-    """The first of `stem.json`, `stem.<hash>.json`, `stem.<hash>.2.json` ... that is free or may be replaced."""
+    """A file of this problem that may be replaced, else the first of `stem.json`, `stem.<hash>.json`,
+    `stem.<hash>.2.json` ... that is free."""
     name, hash_ = stem(record.problem), record.fingerprint.hash
-    for n in itertools.count():
-        path = home / (f"{name}.json" if n == 0 else f"{name}.{hash_}.json" if n == 1 else f"{name}.{hash_}.{n}.json")
-        if not path.exists():
-            return path
+    for path in sorted(home.glob(f"{glob.escape(name)}*.json")):
         with contextlib.suppress(ValueError):
             known = read(path)
-            if known.problem == record.problem and known.fingerprint.hash == hash_:
+            if known.problem == record.problem and record.fingerprint.supersedes(known.fingerprint):
                 return path
-    raise AssertionError
+    names = itertools.chain(
+        (f"{name}.json", f"{name}.{hash_}.json"), map(f"{name}.{hash_}.{{}}.json".format, itertools.count(2))
+    )
+    return next(path for path in (home / each for each in names) if not path.exists())
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -336,9 +336,12 @@ class Session:
 
     def nothing(self) -> NothingSurvived:
         """The error for a run in which no candidate passed."""
-        refused = sum(self.refusals.values())
+        reasons = Counter(f"{p.gate}: {p.reason}" for p in self.search.finished() if p.status == "rejected")
+        reasons |= self.refusals
+        refused = sum(reasons.values())
+        most = f"; most often {reasons.most_common(1)[0][0]}" if reasons else ""
         return NothingSurvived(
-            f"{self.problem.key} on {self.device.key}: no candidate passed the gates, {refused} refused", self.refusals
+            f"{self.problem.key} on {self.device.key}: no candidate passed the gates, {refused} refused{most}", reasons
         )
 
 

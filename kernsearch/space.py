@@ -52,7 +52,8 @@ class InputSet:
     """One way to fill the inputs for the gates.
 
     `make(problem, rng)` returns the operands by name (in the dtype and logical axis order of the problem) and the
-    scalars. `exact`: every intermediate is a small integer, so the output must equal the reference.
+    scalars. `exact`: values are small whole numbers, so the output must equal the reference unless the textbook has
+    a function like exp in it.
     """
 
     name: str
