@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 VARIANTS = 24  # partitions searched, the ones that move the fewest bytes first
 SEEDS = 8  # candidates that the model proposes
+HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
 NEIGHBOURS = 4  # records of nearby shapes whose configs are tried
 COMPILES_PER_JOB = 2  # candidates in a batch, for each compiler that may run
 MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays, their float64 reference and workspace may take
@@ -69,6 +70,7 @@ class Session:
         self.tried: dict[Candidate, Tried] = {}
         self.best: Tried | None = None
         self.interrupted = False
+        self._best_predicted_s: float | None = None  # None: nothing is left out for its prediction
         self._plans: dict[Candidate, Plan] = {}
         self._stack = ExitStack()
 
@@ -172,7 +174,14 @@ class Session:
         limit = self.request.max_workspace
         if limit is not None and call.workspace_bytes > limit:
             return f"it needs {call.workspace_bytes} bytes of workspace, allowed {limit}"
+        if self._best_predicted_s is not None:
+            ratio = self._predict(variant, config) / self._best_predicted_s
+            if ratio > HOPELESS:
+                return f"predicted {ratio:.0f} times slower than the best prediction"
         return None
+
+    def _predict(self, variant: str, config: Mapping[str, int]) -> float:
+        return model.predict(self.variants[variant], config, self.device, self.sizes, self.ceilings).seconds
 
     def predicted(self) -> list[tuple[float, Candidate]]:
         """The model's best candidates with their predicted seconds, best first."""
@@ -205,6 +214,8 @@ class Session:
         predicted = self.predicted()
         if not predicted:
             raise SpaceError(f"{self.problem.key}: no candidate is left to search")
+        if self.request.variant is None and not self.request.fix:
+            self._best_predicted_s = predicted[0][0]
         self._enqueue(predicted)
         for batch in self._batches():
             self._try(batch)
