@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import kernsearch as ks
-from kernsearch import upkeep
+from kernsearch.records import upkeep
 
 SHAPES = ((64, 64, 64), (1000, 1000, 1000), (1, 4096, 4096))
 

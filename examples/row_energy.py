@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernsearch.body import arg
 from kernsearch.problem import Problem
 from kernsearch.program import Program, Site
+from kernsearch.program.body import arg
+from kernsearch.program.sketch import Sketch
+from kernsearch.program.value import Field, Node, Use, fresh
 from kernsearch.rules import rule
-from kernsearch.sketch import Sketch
 from kernsearch.space import InputSet, Op
-from kernsearch.value import Field, Node, Use, fresh
 
 
 def root(problem: Problem) -> Program:

@@ -162,8 +162,8 @@ def cache() -> None:
 @json_option
 def cache_list(as_json: bool) -> None:
     """List the records, yours first."""
+    from .records.upkeep import list_records
     from .report.tables import print_records
-    from .upkeep import list_records
 
     rows = list_records()
     _print_json(rows) if as_json else print_records(rows)
@@ -191,8 +191,8 @@ def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
 @json_option
 def cache_verify(as_json: bool) -> None:
     """Run the gates again on records whose compiler or package version changed."""
+    from .records.upkeep import verify_records
     from .report.tables import print_verified
-    from .upkeep import verify_records
 
     rows = verify_records()
     _print_json(rows) if as_json else print_verified(rows)

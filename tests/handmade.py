@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernsearch import fingerprint, records, sources
+from kernsearch import records, sources
 from kernsearch.device import Device
 from kernsearch.plan import Buffer, KernelPlan, Operand, Plan
 from kernsearch.problem import Problem
+from kernsearch.records import fingerprint
 
 MULTIPLY = """
 #include "ks_generated.h"

@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
-from kernsearch import backends, defaults, lookup, registry, upkeep
-from kernsearch.packing import Packed, pack
-from kernsearch.records import Record
+from kernsearch import backends, registry
+from kernsearch.records import Record, defaults, lookup, upkeep
+from kernsearch.records.packing import Packed, pack
 
 GEMM = registry.op("gemm")
 DEVICE = backends.resolve("cpu")[1]
@@ -51,7 +51,7 @@ def test_every_problem_has_a_default_in_every_class(arch):
 
 @pytest.mark.parametrize("arch", sorted(defaults.CLASSES))
 def test_shipped_defaults_are_what_the_generator_makes(arch):
-    """A sample; after a change of rules, templates, sources or model: python -m kernsearch.defaults"""
+    """A sample; after a change of rules, templates, sources or model: python -m kernsearch.records.defaults"""
     found = shipped(arch)
     for record in random.Random(arch).sample(found, 6):
         again = defaults.record(record.problem, defaults.device(arch))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kernsearch.measure as measure
 from kernsearch.errors import Rejected
-from kernsearch.stats import geometric_mean, median_interval, shift_interval, student_quantile
+from kernsearch.measure.stats import geometric_mean, median_interval, shift_interval, student_quantile
 
 
 @dataclass

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import kernsearch.backends as backends
-import kernsearch.ceilings as ceilings
 import kernsearch.model as model
+import kernsearch.model.ceilings as ceilings
 from kernsearch import registry
 from kernsearch.claims import claims
 from kernsearch.derive import derive
 from kernsearch.device import Device
 from kernsearch.feasible import FeasibleSpace
-from kernsearch.nest import Loop, Nest, Operand, orders
+from kernsearch.model.nest import Loop, Nest, Operand, orders
 
 DEVICE = Device(
     "cpu",

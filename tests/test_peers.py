@@ -13,8 +13,8 @@ import kernsearch.peers as peers
 from kernsearch import registry
 from kernsearch.device import Device
 from kernsearch.errors import DeviceError, PeerError, ProblemError
-from kernsearch.peer_child import aligned, projection
-from kernsearch.peer_host import Child
+from kernsearch.peers.child import aligned, projection
+from kernsearch.peers.host import Child
 
 NUMPY, TORCH, MATMUL = PEERS
 SCIPY = importlib.util.find_spec("scipy") is not None

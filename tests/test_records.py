@@ -17,12 +17,12 @@ import handmade
 import msgspec
 import pytest
 
-from kernsearch import backends, fingerprint, records, registry
+from kernsearch import backends, records, registry
 from kernsearch.errors import CacheError, SpaceError
-from kernsearch.lookup import NEAR, Store
-from kernsearch.packing import pack
 from kernsearch.problem import Problem
-from kernsearch.records import Measured, Record
+from kernsearch.records import Measured, Record, fingerprint
+from kernsearch.records.lookup import NEAR, Store
+from kernsearch.records.packing import pack
 
 DEVICE = backends.resolve("cpu")[1]
 OTHER = replace(DEVICE, name="another maker's", key="cpu-another-2t", arch="another")

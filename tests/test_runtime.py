@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import kernsearch as ks
-from kernsearch import backends, lookup, registry, runtime
+from kernsearch import backends, registry, runtime
 from kernsearch.errors import ArrayError, CompilerError, DeviceError, DtypeError, ProblemError, SpaceError
+from kernsearch.records import lookup
 
 DEVICE = backends.resolve("cpu")[1]
 SHAPE = (13, 11, 7)
@@ -327,7 +328,7 @@ def test_without_any_compiler_the_first_call_names_what_to_install(home):
 def test_a_plan_that_does_not_compile_says_so(home):
     keep(home)
     home.joinpath("multiply.c").write_text(handmade.MULTIPLY + "int;;;x y z\n")
-    from kernsearch import fingerprint
+    from kernsearch.records import fingerprint
 
     fingerprint.source_tokens.cache_clear()
     keep(home)

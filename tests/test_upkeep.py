@@ -9,9 +9,9 @@ import handmade
 import msgspec
 import pytest
 
-from kernsearch import backends, lookup, records, registry, runtime, upkeep
+from kernsearch import backends, records, registry, runtime
 from kernsearch.errors import CompilerError
-from kernsearch.records import Measured, Record
+from kernsearch.records import Measured, Record, lookup, upkeep
 
 DEVICE = backends.resolve("cpu")[1]
 PROBLEM = registry.problem("gemm", (33, 17, 29))

@@ -19,8 +19,8 @@ from ..problem import Problem
 from ..space import Op
 
 if TYPE_CHECKING:
-    from ..body import Body
     from ..program import Program
+    from ..program.body import Body
 
 BLOCK_BYTES = 32 << 20  # of float64 copies of a block's inputs
 BLOCK_ELEMENTS = 1 << 19  # of a block's outputs

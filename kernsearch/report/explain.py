@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from .. import backends, ceilings, launch, lookup, model, registry
+from .. import backends, launch, model, registry
 from ..claims import Claims, claims
 from ..derive import Derivation, Variant, derive
 from ..errors import CacheError
 from ..feasible import FeasibleSpace
-from ..records import Record
+from ..model import ceilings
+from ..records import Record, lookup
 from ..rules import all_rules
 from .tables import table
 from .units import duration, size, spelled

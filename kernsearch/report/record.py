@@ -15,7 +15,7 @@ from .units import duration, spelled
 
 def read_record(name: str) -> Record:
     """The record in a file, or of a name that `cache list` prints. Raises CacheError when there is none."""
-    from .. import lookup
+    from ..records import lookup
 
     path = Path(name)
     if not path.is_file():

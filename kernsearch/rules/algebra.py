@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .. import body as bodies
-from ..body import FREE, SCALE, Body
 from ..program import Program
-from ..value import Field, Node, Use, contraction, fresh, in_canonical_order, value_key
+from ..program import body as bodies
+from ..program.body import FREE, SCALE, Body
+from ..program.value import Field, Node, Use, contraction, fresh, in_canonical_order, value_key
 from . import Rewrites, rule
 
 DIVISIONS = ("normalize", "div")
@@ -103,8 +103,8 @@ def _free_name(name: str, node: Node) -> str:
 def defer_division(p: Program) -> Rewrites:
     """A division by something that the sum does not run over is done once, after the sum.
 
-           o[q,e] = sum over k of (x[q,k] / l[q]) * v[k,e]
-        -> o[q,e] = (sum over k of x[q,k] * v[k,e]) / l[q]
+       o[q,e] = sum over k of (x[q,k] / l[q]) * v[k,e]
+    -> o[q,e] = (sum over k of x[q,k] * v[k,e]) / l[q]
     """
     for name in p.order:
         node = p.nodes[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..program import Kernel, Program
-from ..value import Nodes, fresh
+from ..program.value import Nodes, fresh
 from . import Rewrites, rule
 
 
@@ -38,7 +38,7 @@ def _joined(p: Program, wanted: dict[int, int]) -> tuple[Program, dict[int, int]
 def fuse_maps(p: Program) -> Rewrites:
     """Maps that read each other and have the same axes become one kernel, all at once.
 
-        {scaled = alpha * acc}  {biased = scaled + bias}  {D = gelu(biased)}   ->   {scaled, biased, D}
+    {scaled = alpha * acc}  {biased = scaled + bias}  {D = gelu(biased)}   ->   {scaled, biased, D}
     """
     result, maps = p, [kernel for kernel in p.kernels if kernel.is_map]
     into: dict[int, int] = {}
@@ -65,7 +65,7 @@ def fuse_maps(p: Program) -> Rewrites:
 def fuse_prologues(p: Program) -> Rewrites:
     """Maps read by one reduction only are computed where it reads them, all at once.
 
-        {y = x * w}  {s = sum of y}   ->   {y, s}
+    {y = x * w}  {s = sum of y}   ->   {y, s}
     """
     wanted = {}
     for kernel in p.kernels:
@@ -81,7 +81,7 @@ def fuse_prologues(p: Program) -> Rewrites:
 def fuse_epilogues(p: Program) -> Rewrites:
     """Maps that read a reduction are computed where it ends, all at once; of several reductions, the last.
 
-        {acc = sum of a * b}  {scaled, biased, D}   ->   {acc, scaled, biased, D}
+    {acc = sum of a * b}  {scaled, biased, D}   ->   {acc, scaled, biased, D}
     """
     order = {kernel.label: position for position, kernel in enumerate(p.kernels)}
     wanted = {}
@@ -98,7 +98,7 @@ def fuse_epilogues(p: Program) -> Rewrites:
 def fuse(p: Program) -> Rewrites:
     """A reduction is computed inside the reduction that reads it.
 
-        {s = q k^T, masked}  {(m, l, o) over masked}   ->   {s, masked, (m, l, o)}
+    {s = q k^T, masked}  {(m, l, o) over masked}   ->   {s, masked, (m, l, o)}
     """
     for first, second in sorted(p.quotient.edges):
         if p.kernel(first).anchors and p.kernel(second).anchors:
@@ -111,7 +111,7 @@ def fuse(p: Program) -> Rewrites:
 def fuse_siblings(p: Program) -> Rewrites:
     """Two reductions that read the same value, and neither the other, become one kernel.
 
-        {a = sum of x}  {b = sum of x * x}   ->   {a, b}
+    {a = sum of x}  {b = sum of x * x}   ->   {a, b}
     """
     kernels = [kernel for kernel in p.kernels if kernel.anchors]
     for position, one in enumerate(kernels):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..loops import ASYNCHRONOUS, may_skip
+from ..meaning.loops import ASYNCHRONOUS, may_skip
 from ..program import Annotation, Kernel, Program, Site
 
 KINDS = ("combine", "tile", "keep", "move", "unit", "grid", "roles", "skip")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .. import body as bodies
-from ..body import SCALE, Body
 from ..program import Program
-from ..value import Field, Node, Use, fresh
+from ..program import body as bodies
+from ..program.body import SCALE, Body
+from ..program.value import Field, Node, Use, fresh
 from . import Rewrites, rule
 
 SYMBOL = "SPLIT"  # how many slabs
@@ -44,9 +44,7 @@ def _split(p: Program, name: str, axis: str, where: str) -> Program:
     node = p.nodes[name]
     slab = "s" if "s" not in p.extents else f"{axis}_slab"
     part = fresh(p.nodes, f"{name}_part")
-    partial = replace(
-        node, fields=tuple(replace(f, axes=(slab, *f.axes)) for f in node.fields), slab=((axis, slab),)
-    )
+    partial = replace(node, fields=tuple(replace(f, axes=(slab, *f.axes)) for f in node.fields), slab=((axis, slab),))
     uses = tuple(Use(part, f.name) for f in node.fields)
     fields = tuple(Field(f.name, f.axes, f.monoid, _combined(node, f)) for f in node.fields)
     combine = Node("red", fields, node.dtype, uses, (slab,), kernel=node.kernel)

@@ -32,7 +32,7 @@ def _matrices(problem: Problem, inputs: Any) -> tuple[Any, Any]:
 
 
 def _output(problem: Problem) -> np.ndarray:
-    from kernsearch.peer_child import aligned
+    from kernsearch.peers.child import aligned
 
     m, n, _ = problem.shape
     return aligned(np.zeros((m, n), problem.dtype))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernsearch import runtime
 from kernsearch.backends.cpu.call import address_of
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
-from kernsearch.strides import collapsed, overlap
+from kernsearch.runtime import plans as runtime
+from kernsearch.runtime.strides import collapsed, overlap
 
 from . import ACTIVATIONS, OP
 

@@ -9,10 +9,10 @@ scalars; beta = 0 does not look at C.
 
 from __future__ import annotations
 
-from kernsearch.body import scalar
 from kernsearch.problem import Problem
 from kernsearch.program import Program
-from kernsearch.sketch import Handle, Sketch
+from kernsearch.program.body import scalar
+from kernsearch.program.sketch import Handle, Sketch
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 ACCUMULATE = {"float64": "float64"}  # everything else accumulates in float32

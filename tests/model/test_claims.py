@@ -4,12 +4,12 @@ import textbook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernsearch.chip import Counts
 from kernsearch.claims import claims, claims_of
-from kernsearch.costs import runs, trips
-from kernsearch.loops import loops_of
-from kernsearch.sketch import Sketch
-from kernsearch.tiles import run_tiles
+from kernsearch.claims.costs import runs, trips
+from kernsearch.meaning.chip import Counts
+from kernsearch.meaning.loops import loops_of
+from kernsearch.meaning.tiles import run_tiles
+from kernsearch.program.sketch import Sketch
 
 LETTERS = {"M": 9, "N": 9, "K": 9, "B": 2, "H": 2, "G": 2, "Q": 7, "D": 4, "E": 4}
 quick = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -2,11 +2,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from kernsearch import body as bodies
 from kernsearch.meaning import interpret
 from kernsearch.program import Program, Site
-from kernsearch.sketch import Sketch
-from kernsearch.value import Field, Node, Out, Use
+from kernsearch.program import body as bodies
+from kernsearch.program.sketch import Sketch
+from kernsearch.program.value import Field, Node, Out, Use
 
 SIZES = {"M": 3, "N": 5, "K": 7}
 

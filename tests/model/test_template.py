@@ -1,11 +1,11 @@
 import pytest
 
-from kernsearch.body import arg, own
 from kernsearch.program import Program
+from kernsearch.program.body import arg, own
+from kernsearch.program.sketch import Sketch
 from kernsearch.rules import algebra, fusion
 from kernsearch.rules.schedule import Trie, in_order, symbols
 from kernsearch.rules.split import split_reduction
-from kernsearch.sketch import Sketch
 from kernsearch.template import Matched, Template, anything, as_, comb, dot, hole, red
 
 

@@ -7,14 +7,14 @@ import textbook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernsearch.chip import Counts
 from kernsearch.claims import claims
-from kernsearch.frames import Queue, TileError
 from kernsearch.meaning import interpret
+from kernsearch.meaning.chip import Counts
+from kernsearch.meaning.frames import Queue, TileError
+from kernsearch.meaning.tiles import FAULTS, run_tiles
 from kernsearch.program import Program
+from kernsearch.program.sketch import Sketch
 from kernsearch.rules.split import split_reduction
-from kernsearch.sketch import Sketch
-from kernsearch.tiles import FAULTS, run_tiles
 
 CPU = [("gemm", name, "cpu") for name in ("cache_tiled", "register_tiled+map", "unpacked", "split_k+combine")]
 LADDER = [
@@ -24,9 +24,9 @@ LADDER = [
         "split_k_atomic+map",
     )
 ]  # fmt: skip
-ONLINE = [
-    ("softmax", name, "cuda") for name in ("online+map", "on_chip", "cluster_row", "split_row+combine+map")
-] + [("attention", name, "cuda") for name in ("flash", "flash_split+combine")]
+ONLINE = [("softmax", name, "cuda") for name in ("online+map", "on_chip", "cluster_row", "split_row+combine+map")] + [
+    ("attention", name, "cuda") for name in ("flash", "flash_split+combine")
+]
 ALL = [*CPU, *LADDER, *ONLINE, ("moments", "row_moments", "cuda"), ("gemm", "contraction", "cpu")]
 MOVING = [c for c in ALL if c[1] in ("pipeline", "wgmma_specialized", "flash", "flash_split+combine")]
 SIZES = {"M": 5, "N": 7, "K": 11, "B": 2, "H": 2, "G": 2, "Q": 5, "D": 3, "E": 4, "OFF": 6}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernsearch.body import arg, own
-from kernsearch.pattern import Pattern
+from kernsearch.program.body import arg, own
 from kernsearch.template import Template, comb, dot, hole, red
+from kernsearch.template.pattern import Pattern
 
 SHIFTED = ("exp", ("shift", arg(0), own("m")))
 STATISTICS = {"m": ("max", arg(0)), "l": ("sum", SHIFTED)}

@@ -5,12 +5,12 @@ from explored import AWKWARD, derivation, differs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernsearch import body as bodies
 from kernsearch.meaning import interpret
 from kernsearch.program import Program
+from kernsearch.program import body as bodies
+from kernsearch.program.value import Field, Node
 from kernsearch.rules import algebra, split
 from kernsearch.rules.split import split_reduction
-from kernsearch.value import Field, Node
 
 EXTENTS = st.sampled_from([1, 2, 3, 13])
 

@@ -4,11 +4,11 @@ from explored import AWKWARD, differs
 
 from kernsearch.errors import KernsearchError
 from kernsearch.program import Program, Site
+from kernsearch.program.sketch import Sketch
 from kernsearch.rules import Step, all_rules, replay, rule
 from kernsearch.rules.algebra import defer_division, merge_reductions, row_correction
 from kernsearch.rules.fusion import clone_producer, fuse, fuse_epilogues, fuse_maps, fuse_prologues, fuse_siblings
 from kernsearch.rules.split import split_reduction
-from kernsearch.sketch import Sketch
 
 
 def kernels(p: Program) -> list[tuple[str, ...]]:

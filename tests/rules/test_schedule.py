@@ -5,10 +5,10 @@ import pytest
 import textbook
 
 from kernsearch.derive import replay
-from kernsearch.loops import may_skip
+from kernsearch.meaning.loops import may_skip
 from kernsearch.program import Site
+from kernsearch.program.sketch import Sketch
 from kernsearch.rules.schedule import Trie, apply, in_order, refusal, symbols
-from kernsearch.sketch import Sketch
 
 OPS = ("gemm", "softmax", "attention", "moments", "norm_product", "product_softmax")
 

@@ -7,7 +7,7 @@ from kernsearch.spaces.gemm.root import root as gemm_root
 
 from kernsearch.problem import Problem
 from kernsearch.program import Program
-from kernsearch.sketch import Handle, Sketch
+from kernsearch.program.sketch import Handle, Sketch
 
 
 def gemm(epilogue: str = "bias,gelu,residual", layout: str = "nn", dtype: str = "float32") -> Program:

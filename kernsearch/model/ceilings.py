@@ -1,0 +1,138 @@
+"""What a device can do at most: arithmetic and bandwidth, measured once and kept.
+
+A backend that can measure has a module `ceilings` with `worker_options(device)` and `measure(device, runner)`, the
+fields of Ceilings. For the others, and where nothing can be measured, `guess` makes careful numbers from the facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .. import backends
+from ..backends.ceilings import Call
+from ..device import Device
+from ..errors import CompilerError, Rejected
+from ..settings import get as get_settings
+from ..worker import Launch, Worker
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates of a whole device with all its threads, and of one thread.
+
+    flops      dtype -> FLOP/s of all threads (one multiply-add is 2)
+    flops_one  the same for one thread
+    read       memory level ("l1", "l2", "l3", "memory", ...) -> bytes/s that all threads read from it
+    read_one   the same for one thread
+    copy       bytes/s read plus bytes/s written by a copy in memory
+    launch_s   starting one kernel; parallel_s: one section on all threads that does nothing
+    measured   False for a guess
+    busy       threads had to wait for cores while measuring, so some rates may be too low; such are not kept
+    """
+
+    flops: Mapping[str, float]
+    flops_one: Mapping[str, float]
+    read: Mapping[str, float]
+    read_one: Mapping[str, float]
+    copy: float
+    launch_s: float
+    parallel_s: float
+    measured: bool = True
+    busy: bool = False
+    schema: int = field(default=SCHEMA)
+
+
+def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Ceilings:
+    """The ceilings of a device: kept ones, else measured and kept, else guessed. `again` measures in any case.
+
+    Raises CacheError when KERNSEARCH_CACHE cannot be used.
+    """
+    path = get_settings().data_dir() / "ceilings" / f"{device.key}.json"
+    if not again and (kept := _read(path)) is not None:
+        return kept
+    module = f"{backends.__name__}.{backend.name}.ceilings"
+    if importlib.util.find_spec(module) is None:
+        return guess(device)
+    own = importlib.import_module(module)
+    try:
+        with Worker(device, **own.worker_options(device)) as worker:
+            found = Ceilings(**own.measure(device, _Runner(worker)))
+    except (Rejected, CompilerError):
+        return guess(device)
+    if not found.busy:
+        _write(path, found)
+    return found
+
+
+class _Runner:
+    """`backends.ceilings.Runner` over a worker."""
+
+    def __init__(self, worker: Worker):
+        self.worker = worker
+
+    def reserve(self, size: int) -> None:
+        self.worker.arena.reserve(size)
+
+    def fill(self, offset: int, count: int, dtype: str, value: float) -> None:
+        nbytes = count * np.dtype(dtype).itemsize
+        self.worker.arena.bytes(offset, nbytes).view(dtype)[:] = value
+
+    def run(self, call: Call, repeat: int) -> list[tuple[float, float]]:
+        launch = Launch(call.object_path, call.entry, call.buffers, call.sizes, (), call.threads)
+        timing = self.worker.run([launch], repeat=repeat)
+        return list(zip(timing.seconds, timing.wait_seconds, strict=True))
+
+
+def guess(device: Device) -> Ceilings:
+    """From facts alone: 3 GHz, two multiply-adds a cycle, and ordinary memory."""
+    facts = {"threads": 1, "vector_bytes": 16, **device.facts}
+    threads = facts["threads"]
+    one = {name: 3e9 * 4 * facts["vector_bytes"] / size for name, size in (("float32", 4), ("float64", 8))}
+    read_one = {"l1": 2e11, "l2": 1e11, "l3": 5e10, "memory": 1.5e10}
+    return Ceilings(
+        flops={name: threads * rate for name, rate in one.items()},
+        flops_one=one,
+        read={"l1": threads * 2e11, "l2": threads * 1e11, "l3": threads * 5e10, "memory": 3e10},
+        read_one=read_one,
+        copy=2.5e10,
+        launch_s=2e-6,
+        parallel_s=1e-5 if threads > 1 else 0.0,
+        measured=False,
+    )
+
+
+def _read(path: Path) -> Ceilings | None:
+    """What a file holds; None when it is missing, damaged or of another schema."""
+    try:
+        found = Ceilings(**json.loads(path.read_text()))
+        rates = [*found.flops.values(), *found.flops_one.values(), *found.read.values(), *found.read_one.values()]
+        good = found.schema == SCHEMA and min([*rates, found.copy]) > 0 and min(found.launch_s, found.parallel_s) >= 0
+        return found if good else None
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _write(path: Path, found: Ceilings) -> None:
+    """Whole or not at all; a store that cannot be written only costs another measurement."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".ceilings-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(asdict(found), file, indent=1)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise

@@ -1,0 +1,257 @@
+"""Lookup: user's records, shipped records, the nearest valid shape, the default; each miss says why."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .. import launch, settings
+from ..device import Device
+from ..errors import CacheError, SpaceError
+from ..plan import Plan
+from ..problem import Problem
+from . import fingerprint
+from . import record as records
+from .packing import Packed
+from .record import Record
+
+NEAR = 4.0  # mean log2 ratio of sizes up to which a record serves another shape; policy `any` has no limit
+WORKSPACE_SHARE = 0.25  # of the device's memory: a record that wants more at another shape does not serve it
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The record that serves a problem: `kind` is exact, compatible, nearest or default."""
+
+    kind: str
+    record: Record
+    reasons: tuple[str, ...]  # what was looked at in order, why it was passed over, and what was taken
+    path: Path | None = None  # None for a default
+
+    @property
+    def plan(self) -> Plan:
+        return self.record.plan
+
+
+@dataclass(frozen=True)
+class Store:
+    """Records of the user (written) and those shipped with the package (read only), and the shipped defaults."""
+
+    user: Path
+    shipped: Path
+
+    def places(self) -> tuple[tuple[str, Path], ...]:
+        return (("user", self.user), ("shipped", self.shipped))
+
+    def write(self, record: Record) -> Path:
+        """Keep a record among the user's. See `records.write`."""
+        return records.write(record, self.user)
+
+    def files(self, place: Path, device: str, start: str = "") -> list[Path]:
+        """The record files of a device whose names start so."""
+        folder = place / device
+        return [folder / name for name in _names(folder) if name.startswith(start) and name.endswith(".json")]
+
+    def find(self, problem: Problem, device: Device, policy: str = "compatible") -> Hit:
+        """The record to use for a problem. Raises SpaceError for an unknown policy, CacheError when nothing serves."""
+        if policy not in fingerprint.POLICIES:
+            raise SpaceError(f"policy {policy!r}: want one of {', '.join(fingerprint.POLICIES)}")
+        reasons: list[str] = []
+        return (
+            self._same_shape(problem, device, policy, reasons)
+            or self._nearest(problem, device, policy, reasons)
+            or self._default(problem, device, reasons)
+        )
+
+    def _same_shape(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
+        """The user's record of this very problem, else a shipped one; of several the exact, then the newest."""
+        for place, folder in self.places():
+            usable: list[tuple[bool, str, Path, Record, list[str]]] = []
+            seen = 0
+            for path in self.files(folder, device.key, records.stem(problem)):
+                record = records.try_read(path)
+                if isinstance(record, Record) and record.problem != problem:
+                    continue
+                seen += 1
+                trust = self._trust(record, device, policy)
+                if isinstance(record, str) or isinstance(trust, str):
+                    reasons.append(f"{place} record {path.name}: {trust}")
+                else:
+                    usable.append((not trust, record.created, path, record, trust))
+            if usable:
+                exact, _, path, record, trust = max(usable, key=lambda found: (*found[:2], found[2].name))
+                kind = "exact" if exact else "compatible"
+                reasons.append(f"{place} record {path.name}: {kind}" + "".join(f"; {change}" for change in trust))
+                return Hit(kind, record, tuple(reasons), path)
+            if not seen:
+                also = self._elsewhere(folder, problem)
+                reasons.append(f"{place}: no record of {problem.key} for {device.key}{also}")
+        return None
+
+    def _trust(self, record: Record | str, device: Device, policy: str) -> list[str] | str:
+        """Harmless differences of a record that may be used, or why it may not."""
+        if isinstance(record, str):
+            return f"skipped, {record}"
+        if clash := fingerprint.conflicts(record.fingerprint, device):
+            return f"conflict, {'; '.join(clash)}"
+        changes = fingerprint.differences(record.fingerprint, device)
+        if changes and policy == "strict":
+            return f"refused by policy strict, {'; '.join(changes)}"
+        return changes
+
+    def _elsewhere(self, folder: Path, problem: Problem) -> str:
+        found = [device for device in _names(folder) if self.files(folder, device, records.stem(problem))]
+        return f" (there is one for {', '.join(found)})" if found else ""
+
+    def nearby(self, problem: Problem, device: Device, count: int) -> list[Record]:
+        """Up to `count` records that may be trusted and differ from a problem in shape at most, the nearest first."""
+        same = [(0.0, place, path) for place, folder in self.places()
+                for path in self.files(folder, device.key, records.stem(problem))]  # fmt: skip
+        found: list[Record] = []
+        for _, _, path in sorted([*same, *self._others(problem, device)], key=lambda o: (o[0], o[1] != "user", o[2])):
+            record = records.try_read(path)
+            if isinstance(record, str) or record.problem.at(problem.shape) != problem:
+                continue
+            if not isinstance(self._trust(record, device, "any"), str):
+                found.append(record)
+            if len(found) == count:
+                break
+        return found
+
+    def _nearest(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
+        """The trusted record of the nearest shape whose plan holds at this one."""
+        looked = 0
+        for distance, place, path in sorted(self._others(problem, device), key=lambda o: (o[0], o[1] != "user", o[2])):
+            record = records.try_read(path)
+            if isinstance(record, Record) and record.problem.at(problem.shape) != problem:
+                continue
+            name = f"{place} record {path.name}"
+            if distance > NEAR * len(problem.shape) and policy != "any":
+                reasons.append(f"nearest: {name} is too far, sizes differ by a factor of "
+                               f"{2 ** (distance / len(problem.shape)):.0f} on average")  # fmt: skip
+                return None
+            looked += 1
+            trust = self._trust(record, device, policy)
+            if isinstance(record, str) or isinstance(trust, str):
+                reasons.append(f"nearest: {name}: {trust}")
+            elif invalid := unfit(record.plan, problem, device):
+                reasons.append(f"nearest: {name} is not valid here: {invalid}")
+            else:
+                reasons.append(f"nearest: {name}" + "".join(f"; {change}" for change in trust))
+                return Hit("nearest", record, tuple(reasons), path)
+        if not looked:
+            reasons.append("nearest: no record of another shape with this dtype and these options")
+        return None
+
+    def _others(self, problem: Problem, device: Device) -> Iterator[tuple[float, str, Path]]:
+        """(distance, place, path) of the records that differ in shape alone, as far as their names tell."""
+        start, rest = f"{problem.op}_", records.rest(problem)
+        for place, folder in self.places():
+            for path in self.files(folder, device.key, start):
+                shape, _, others = path.name[len(start) :].partition("_")
+                sizes = tuple(int(n) for n in shape.split("x") if n.isascii() and n.isdigit())
+                if (
+                    others.startswith(rest)
+                    and len(sizes) == len(problem.shape)
+                    and sizes != problem.shape
+                    and all(sizes)
+                ):
+                    yield distance(sizes, problem.shape), place, path
+
+    def _default(self, problem: Problem, device: Device, reasons: list[str]) -> Hit:
+        """The shipped default of the nearest shape for this architecture, else for any."""
+        looked = len(reasons)
+        for arch in (device.arch, "any"):
+            found = self._defaults(problem, arch)
+            for record in found:
+                name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
+                stale = [s for s, t in record.fingerprint.sources.items() if fingerprint.changed(s, t)]
+                if stale:
+                    reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed since "
+                                   "`python -m kernsearch.records.defaults` was run")  # fmt: skip
+                elif invalid := unfit(record.plan, problem, device):
+                    reasons.append(f"{name} is not valid here: {invalid}")
+                else:
+                    reasons.append(f"{name}: {record.variant}")
+                    return Hit("default", record, tuple(reasons))
+            if not found:
+                reasons.append(f"no default of {problem.op} {problem.dtype} for {arch}")
+        raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(dict.fromkeys(reasons[looked:]))}")
+
+    def _defaults(self, problem: Problem, arch: str) -> list[Record]:
+        """Defaults of a class of devices that differ from a problem in shape at most, the nearest first."""
+        path = self.shipped / "defaults" / arch / f"{problem.op}.json"
+        found = _catalogue(path).get(problem.at(()), []) if path.is_file() else []
+        return [_packed_record(path, i) for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in found)]
+
+
+def store() -> Store:
+    """The store of the settings in force. Raises CacheError when KERNSEARCH_CACHE is unusable."""
+    return Store(settings.data_dir() / "records", shipped_folder())
+
+
+def shipped_folder() -> Path:
+    import kernsearch.cache
+
+    return Path(kernsearch.cache.__path__[0])
+
+
+def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    """Sum over the sizes of |log2 ratio|."""
+    return sum(abs(math.log2(x / y)) for x, y in zip(a, b, strict=True))
+
+
+@cache
+def _packed(path: Path) -> Packed:
+    return Packed(path.read_bytes())
+
+
+@cache
+def _catalogue(path: Path) -> dict[Problem, list[tuple[tuple[int, ...], int]]]:
+    """Problems without their shape, each with the shapes that have a record and its place in the file."""
+    found: dict[Problem, list[tuple[tuple[int, ...], int]]] = {}
+    for index in range(len(_packed(path))):
+        problem = Problem.from_json(_packed(path).field(index, "problem"))
+        found.setdefault(problem.at(()), []).append((problem.shape, index))
+    return found
+
+
+@cache
+def _packed_record(path: Path, index: int) -> Record:
+    return Record.from_json(_packed(path)[index])
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder, sorted; nothing when it is not there or is no folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+# What a plan wants at a shape ---------------------------------------------------------------------------------------
+
+
+def call_at(plan: Plan, shape: tuple[int, ...], threads: int) -> tuple[launch.Call, dict[str, int]]:
+    """A plan resolved for C-contiguous arrays at a shape, and the names that its expressions see there."""
+    sizes = dict(zip(plan.sizes, shape, strict=True))
+    views = {}
+    for operand in plan.operands:
+        extents = launch.shapes(plan, sizes)[operand.name]
+        views[operand.name] = launch.ArrayView(0, extents, launch.contiguous(extents), launch.itemsize(operand.dtype))
+    return launch.resolve(plan, views, threads=threads), launch.names(plan, views, threads)
+
+
+def unfit(plan: Plan, problem: Problem, device: Device) -> str | None:
+    """Why a plan made for another shape must not serve this one, or None."""
+    call, names = call_at(plan, problem.shape, device.facts.get("threads", 1))
+    if assumed := launch.unmet(plan, names):
+        return f"it assumes {assumed}"
+    memory, wanted = device.facts.get("memory_bytes", 0), call.workspace_bytes
+    if memory and wanted > WORKSPACE_SHARE * memory:
+        return f"it wants {wanted} bytes of workspace, more than a quarter of the memory"
+    return None

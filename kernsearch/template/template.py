@@ -1,0 +1,280 @@
+"""Templates: one kernel source, the kernels it can be, and the numbers it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..binding import Array, Binding, Expr, Field, Root
+from ..program import Annotation, Kernel, Place, Program
+from ..program import body as bodies
+from ..program.body import Body
+from ..program.value import Use
+from ..rules.schedule import in_order, symbols
+from ..space import Constraint, Param
+from .matcher import Found, Matcher
+from .pattern import Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
+
+__all__ = ["Matched", "Template", "anything", "as_", "comb", "dot", "hole", "red"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """What one source implements.
+
+    name        short, the name of variants: "register_tiled"
+    backend     "cpu" | "cuda"
+    roots       one pattern for each output, see `pattern`
+    source      path below the kernels folder; "" for a pattern without a kernel
+    entry       the extern function
+    ann         annotations over group letters and roles, in order: ("tile", ("M",), "block", "MC")
+    groups      words: "M+" must have an axis, "M1" exactly one, "M*" any number; letters not named must have none.
+                "" accepts everything
+    params      the domain of each symbol of `ann` (and of SPLIT when the pattern has a slab)
+    knobs       free parameters that change no bytes, FLOPs, launches or kind of resource
+    constraints over parameters, device and sizes
+    dtypes      of all arrays; () accepts every dtype
+    scratch     bytes of scratch memory, a size expression; parameter letters allowed
+    assumes     size expressions over strides of roles and groups that must hold: "B.N == 1" is the stride of the last
+                axis of N in operand B
+    efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
+    flags       compiler flags beyond the backend's own
+    many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
+    """
+
+    name: str
+    backend: str
+    roots: tuple[Pattern, ...]
+    source: str = ""
+    entry: str = ""
+    ann: tuple[Annotation, ...] = ()
+    groups: str = ""
+    params: tuple[Param, ...] = ()
+    knobs: tuple[Param, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    scratch: str = "0"
+    assumes: tuple[str, ...] = ()
+    efficiency: Callable[..., float] | None = None
+    flags: tuple[str, ...] = ()
+    many: bool = False
+    what: str = field(default="", compare=False)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Symbols of the annotations, in order; SPLIT first when the pattern has a slab."""
+        return tuple(dict.fromkeys((("SPLIT",) if any(map(_has_slab, self.roots)) else ()) + symbols(self.ann)))
+
+    def match(self, program: Program, kernel: Kernel) -> Matched | None:
+        """How the kernel fills this template; the first way, operands in program order before swapped ones."""
+        found = self.find(program, kernel)
+        return self.filled(program, kernel, *found) if found else None
+
+    def find(self, program: Program, kernel: Kernel) -> tuple[Found, tuple[Place, ...]] | None:
+        """How the roots match, whatever the annotations."""
+        if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
+            return None
+        matches = Matcher(program, kernel).match(self._roots_for(kernel))
+        return next(((found, outputs) for found, outputs in matches if self._accepts(found)), None)
+
+    def filled(self, program: Program, kernel: Kernel, found: Found, outputs: tuple[Place, ...]) -> Matched | None:
+        """The match, unless the kernel is annotated in a way that the template is not."""
+        matched = Matched(self, program, kernel.label, found, outputs)
+        return matched if set(kernel.annotations) <= set(matched.annotations) else None
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """Templates of which this is equal match the same kernels, annotations aside."""
+        return (self.roots, self.groups, self.dtypes, self.many)
+
+    def nearly(self, program: Program, kernel: Kernel) -> bool:
+        """Could the kernel still become one of this template, short of some roots or of its split?"""
+        if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
+            return False
+        matches = Matcher(program, kernel, unsplit=True).match(self._roots_for(kernel), some_roots=True)
+        return any(self._accepts(found) for found, _ in matches)
+
+    def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
+        root = self.roots[0]
+        if not self.many or not isinstance(root, Hole):
+            return self.roots
+        more = (replace(root, role=f"{root.role}{i}") for i in range(1, len(kernel.outputs)))
+        return (root, *more)
+
+    def _accepts(self, found: Found) -> bool:
+        if not self.groups:
+            return True
+        words = {word[0]: word[1] for word in self.groups.split()}
+        counts = {letter: len(axes) for letter, axes in found.groups.items() if letter != "S"}
+        for letter in {*words, *counts}:
+            count, want = counts.get(letter, 0), words.get(letter, "0")
+            if (want == "+" and not count) or (want == "1" and count != 1) or (want == "0" and count):
+                return False
+        return True
+
+
+def _has_slab(pattern: Any) -> bool:
+    if isinstance(pattern, Dot):
+        return pattern.slab or _has_slab(pattern.a) or _has_slab(pattern.b)
+    if isinstance(pattern, Red):
+        return pattern.slab or any(map(_has_slab, (*pattern.args, pattern.inner)))
+    if isinstance(pattern, Hole):
+        return any(map(_has_slab, pattern.anchors))
+    return _has_slab(pattern.pattern) if hasattr(pattern, "pattern") else False
+
+
+def _dtypes(program: Program, kernel: Kernel) -> Iterator[str]:
+    return (program.nodes[name].dtype for name, _ in (*kernel.reads, *kernel.outputs))
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A kernel of a program and the template it fills."""
+
+    template: Template
+    program: Program
+    label: int
+    found: Found
+    outputs: tuple[Place, ...]  # in the order of the template's roots
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.program.kernel(self.label)
+
+    @cached_property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """The template's annotations with axes for groups and value keys for roles, in order; a tile of no axes is
+        left out."""
+        steps = (self._concrete(step) for step in self.template.ann)
+        return in_order(step for step in steps if not (step[0] in ("tile", "skip") and not step[1]))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Symbols that the kernel depends on: of its annotations, and how many slabs it computes or combines."""
+        return tuple(dict.fromkeys((*self._slab_symbols, *symbols(self.annotations))))
+
+    @property
+    def _slab_symbols(self) -> tuple[str, ...]:
+        nodes = [self.program.nodes[name] for name in self.kernel.anchors]
+        cut = [slab for node in nodes for _, slab in node.slab]
+        combined = [axis for node in nodes for axis in node.over if axis in self.program.slabs]
+        return tuple(self.program.extents[slab] for slab in (*cut, *combined))
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """The template's assumptions over strides of arrays: "B.n == 1"."""
+        return tuple(re.sub(r"\b(\w+)\.([A-Z])\b", self._stride, text) for text in self.template.assumes)
+
+    def _stride(self, word: re.Match[str]) -> str:
+        use, axes = self.found.places[word[1]], self.found.groups[word[2]]
+        names = {b: a for a, b in use.rename}
+        return f"{self.program.arrays[use.node, use.field]}.{names.get(axes[-1], axes[-1])}"
+
+    def _concrete(self, step: Annotation) -> Annotation:
+        kind, what, *rest = step
+        if kind in ("tile", "skip"):
+            return (kind, tuple(axis for letter in what for axis in self.found.groups.get(letter, ())), *rest)
+        if kind == "combine":
+            return (kind, *self.found.groups.get(what, (what,)), *rest)
+        if kind in ("keep", "move", "unit"):
+            use = self.found.places.get(what)
+            name = use.node if use else self.found.anchors[what]
+            return (kind, self.program.keys[name], *rest)
+        return step
+
+    # -- what the backend is told
+
+    def binding(self) -> Binding:
+        """Arrays, axes and expressions, in the program's names."""
+        p, found = self.program, self.found
+        roots = tuple(
+            Root(p.arrays[place], p.at(place).axes, self._expression(Use(*place), {})) for place in self.outputs
+        )
+        read = {role: use for role, use in found.places.items() if use.field and not self._is_root(use)}
+        operands = {role: self._expression(use, {}) for role, use in read.items()}
+        fields = self._fields()
+        expressions = [*operands.values(), *(f.body for f in fields), *(root.value for root in roots)]
+        places = dict.fromkeys((*self.kernel.reads, *self.outputs))
+        arrays = tuple(Array(p.arrays[place], p.nodes[place[0]].dtype, p.at(place).axes) for place in places)
+        axes = dict.fromkeys(a for part in (*found.groups.values(), *(x.axes for x in arrays)) for a in part)
+        members = [p.nodes[name] for name in self.kernel.members]
+        axes.update(dict.fromkeys(a for node in members for a in (*node.axes, *node.over)))
+        wide = any(array.dtype == "float64" for array in arrays)
+        return Binding(
+            template=self.template.name,
+            groups={letter: tuple(group) for letter, group in found.groups.items()},
+            extents={axis: p.extents[axis] for axis in axes},
+            operands=operands,
+            roots=roots,
+            arrays=arrays,
+            scalars=tuple(dict.fromkeys(name for e in expressions for name in _scalars(e))),
+            acc="float64" if wide else "float32",
+            fields=fields,
+            slabs={axis: slab for name in self.kernel.anchors for axis, slab in p.nodes[name].slab},
+        )
+
+    def _is_root(self, use: Use) -> bool:
+        return (use.node, use.field) in self.outputs
+
+    def _fields(self) -> tuple[Field, ...]:
+        """The fields of the first anchor that is not matched as a contraction."""
+        for name, value in self.found.anchors.items():
+            node = self.program.nodes[value]
+            if (name, name) in self.found.fields and len(node.fields) == 1 and self._is_dot(name):
+                continue
+            called = {own: p for (anchor, p), own in self.found.fields.items() if anchor == name}
+            return tuple(
+                Field(called[f.name], f.axes, f.monoid or "", self._body(value, f.body or (), {}, called))
+                for f in node.fields
+            )
+        return ()
+
+    def _is_dot(self, name: str) -> bool:
+        def walk(pattern: Any) -> bool:
+            if isinstance(pattern, Dot):
+                return pattern.name == name or walk(pattern.a) or walk(pattern.b)
+            if isinstance(pattern, Red):
+                return any(map(walk, (*pattern.args, pattern.inner)))
+            if isinstance(pattern, Hole):
+                return any(map(walk, pattern.anchors))
+            return walk(pattern.pattern) if hasattr(pattern, "pattern") else False
+
+        return any(map(walk, self.template.roots))
+
+    def _expression(self, use: Use, names: dict[str, str]) -> Expr:
+        """A read as an expression; `names` renames the axes of the reader to the kernel's."""
+        p = self.program
+        inner = {a: names.get(b, b) for a, b in {**{x: x for x in names}, **dict(use.rename)}.items()}
+        node = p.nodes[use.node]
+        if node.kernel != self.label:
+            axes = p.at((use.node, use.field)).axes
+            return ("load", p.arrays[use.node, use.field], tuple(inner.get(a, a) for a in axes))
+        if node.op == "red":
+            anchor = next((n for n, value in self.found.anchors.items() if value == use.node), None)
+            called = {own: q for (n, q), own in self.found.fields.items() if n == anchor}
+            return ("acc", called.get(use.field, use.field))
+        return self._body(use.node, node.field(use.field).body or (), inner, {})
+
+    def _body(self, name: str, body: Body, names: dict[str, str], called: dict[str, str]) -> Expr:
+        args = self.program.nodes[name].args
+
+        def leaf(part: Body) -> Expr:
+            if part[0] == "arg":
+                return self._expression(args[part[1]], names)
+            if part[0] == "field":
+                return ("field", called[part[1]])
+            return part
+
+        return bodies.replace(bodies.rename_axes(body, names), leaf)
+
+
+def _scalars(expression: Expr) -> Iterator[str]:
+    if expression[0] == "scalar":
+        yield expression[1]
+    elif expression[0] not in ("load", "acc", "const", "field"):
+        for part in expression[1:]:
+            if isinstance(part, tuple):
+                yield from _scalars(part)
