@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import kernsearch.measure as measure
 from kernsearch.errors import Rejected
+from kernsearch.measure.look import QUICK_SAMPLES
 from kernsearch.measure.stats import geometric_mean, median_interval, shift_interval, student_quantile
 
 
@@ -177,7 +178,7 @@ def test_the_first_runs_of_a_short_kernel_only_warm_up():
 def test_long_kernels_get_few_samples_and_short_ones_more_but_never_without_bound():
     counts = [len(measure.quick(Simulated(machine(), t)).samples) for t in (10.0, 0.02, 1e-3, 1e-6)]
     assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == measure.QUICK_SAMPLES
+    assert (counts[0], counts[-1]) == QUICK_SAMPLES
 
 
 def test_the_same_candidate_measured_again_lies_in_the_interval():

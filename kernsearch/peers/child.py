@@ -24,9 +24,7 @@ PROJECTED = 16  # values of a result that are compared between libraries
 
 
 def main(settings: Mapping[str, Any]) -> None:
-    """Serve the host until it closes the commands. Sets the environment before anything heavy is loaded."""
-    for name, value in settings["environment"].items():
-        os.unsetenv(name) if value is None else os.putenv(name, value)
+    """Serve the host until it closes the commands. The environment is set by now."""
     from ..errors import KernsearchError
 
     with os.fdopen(settings["commands"]) as commands, os.fdopen(settings["replies"], "w") as replies:

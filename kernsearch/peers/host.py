@@ -21,6 +21,15 @@ from ..problem import Problem
 
 PREPARE_S = 300.0  # loading a library, compiling our kernels, the first call
 TURN_S = 120.0
+START = """
+import json, os, sys
+settings = json.loads(sys.argv[1])
+for name, value in settings["environment"].items():  # before anything is loaded that might load the library
+    os.unsetenv(name) if value is None else os.putenv(name, value)
+sys.path[:] = settings["path"]
+from kernsearch.peers.child import main
+main(settings)
+"""
 
 
 class Child:
@@ -48,15 +57,9 @@ class Child:
         self._replies, replies = os.pipe()
         settings = {**self._settings, "commands": commands, "replies": replies}
         self._said = tempfile.TemporaryFile()
-        start = "import json, sys; s = json.loads(sys.argv[1]); sys.path[:] = s['path']; "
         try:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    start + "from kernsearch.peers.child import main; main(s)",
-                    json.dumps(settings),
-                ],
+                [sys.executable, "-c", START, json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
