@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def told(home: Path) -> dict[str, Any]:
     """What `tune --json` prints for a small problem."""
-    done = kernsearch("tune", *SMALL, "--trials", "8", "--timeout", "60", "--json", home=home)
+    done = kernsearch("tune", *SMALL, "--trials", "8", "--timeout", "20", "--json", home=home)
     return json.loads(done.stdout)
 
 
@@ -69,7 +69,7 @@ def test_the_json_of_tune_has_all_that_scripts_rely_on(told: dict[str, Any]) -> 
 
 
 def test_a_second_run_goes_on_with_the_study(home: Path, told: dict[str, Any]) -> None:
-    again = json.loads(kernsearch("tune", *SMALL, "--trials", "8", "--json", home=home).stdout)
+    again = json.loads(kernsearch("tune", *SMALL, "--trials", "8", "--timeout", "20", "--json", home=home).stdout)
     assert again["resumed"] >= told["counts"]["measured"]
     assert again["counts"]["measured"] == 0
 
@@ -173,6 +173,6 @@ def test_no_compiler_names_the_cures(tmp_path: Path) -> None:
 
 
 def test_nothing_but_json_reaches_standard_output(home: Path, told: dict[str, Any]) -> None:
-    done = kernsearch("tune", *SMALL, "--trials", "9", "--json", home=home)
+    done = kernsearch("tune", *SMALL, "--trials", "9", "--timeout", "20", "--json", home=home)
     json.loads(done.stdout)
     assert "gemm 48x40x56" in done.stderr

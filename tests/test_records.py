@@ -21,6 +21,7 @@ from kernsearch import backends, records, registry
 from kernsearch.errors import CacheError, SpaceError
 from kernsearch.problem import Problem
 from kernsearch.records import Measured, Record, fingerprint
+from kernsearch.records import record as record_module
 from kernsearch.records.lookup import NEAR, Store
 from kernsearch.records.packing import pack
 
@@ -140,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path):
 def test_a_held_lock_is_waited_for_and_then_told(store, tmp_path, monkeypatch):
     import filelock
 
-    monkeypatch.setattr(records, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(record_module, "LOCK_TIMEOUT_S", 0.05)
     home = store.write(record(tmp_path, problem())).parent
     with filelock.FileLock(home / ".lock"), pytest.raises(CacheError, match="locked by another process"):
         store.write(record(tmp_path, problem()))
@@ -324,7 +325,7 @@ def test_nothing_at_all_is_an_error_that_says_what_was_looked_at(store):
 def test_looking_up_loads_nothing_heavy():
     code = (
         "import sys\n"
-        "from kernsearch import backends, lookup, registry\n"
+        "from kernsearch import backends, registry; from kernsearch.records import lookup\n"
         "store = lookup.store()\n"
         "store.nearby(registry.problem('gemm', (8, 8, 8)), backends.resolve('cpu')[1], 1)\n"
         "print({'optuna', 'networkx', 'joblib', 'rich', 'click'} & set(sys.modules))"

@@ -20,6 +20,7 @@ import kernsearch as ks
 from kernsearch import backends, registry, runtime
 from kernsearch.errors import ArrayError, CompilerError, DeviceError, DtypeError, ProblemError, SpaceError
 from kernsearch.records import lookup
+from kernsearch.runtime import plans
 
 DEVICE = backends.resolve("cpu")[1]
 SHAPE = (13, 11, 7)
@@ -270,7 +271,7 @@ def test_a_fork_while_another_thread_loads_does_not_hang(home):
     keep(home)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    with runtime._lock:
+    with plans._lock:
         thread = threading.Thread(target=lambda: [context.Process(target=_child, args=(queue,), daemon=True).start()])
         thread.start()
         thread.join()
