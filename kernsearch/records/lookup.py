@@ -67,6 +67,10 @@ class Store:
             or self._default(problem, device, reasons)
         )
 
+    def same_shape(self, problem: Problem, device: Device) -> Hit | None:
+        """The record of this very problem that would be used, or None."""
+        return self._same_shape(problem, device, "compatible", [])
+
     def _same_shape(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
         """The user's record of this very problem, else a shipped one; of several the exact, then the newest."""
         for place, folder in self.places():

@@ -66,10 +66,11 @@ class Progress:
 
 
 def _line(event: Event) -> str:
-    parts = [f"{event.done}/{event.total}", event.text]
+    parts = [f"{event.done}/{event.total}"]
     if event.best_s is not None:
-        parts.append(f"best {duration(event.best_s)} ({event.best_gflops:.1f} GFLOP/s) {event.best_name}")
+        parts.append(f"best {duration(event.best_s)} ({event.best_gflops:.1f} GFLOP/s) by {event.best_name}")
     if event.rejected:
         parts.append(f"{event.rejected} refused")
     parts.append(f"{event.elapsed_s:.0f} s, about {event.eta_s:.0f} s left")
+    parts.append(f"now {event.text}")
     return "  ".join(parts)

@@ -22,13 +22,12 @@ def print_result(result: Result) -> None:
     click.echo(f"config    {spelled(record.config)}")
     click.echo(f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
                + (f", {speed:.1f} GFLOP/s" if speed else ""))  # fmt: skip
-    if result.default_kept:
+    speedup = record.evidence.get("speedup")
+    if result.default_kept or speedup is None:
         click.echo("default   kept: nothing beat the default candidate with confidence")
     else:
-        ratio = default.median_s / measured.median_s
-        against = record.evidence.get("against_default")
-        within = f" {interval(*against)}" if against else ""
-        click.echo(f"default   {duration(default.median_s)}; the winner is {ratio:.3f} times as fast{within}")
+        times = f"{speedup['value']:.3f} times as fast {interval(*speedup['ci'])}"
+        click.echo(f"default   {duration(default.median_s)}; the winner is {times}")
     if record.tie:
         click.echo("tie       other candidates were as fast; the one with fewer resources was taken")
     if measured.busy:
@@ -38,15 +37,15 @@ def print_result(result: Result) -> None:
         click.echo(f"          {count:4d}  {reason}")
     if result.interrupted:
         click.echo("stopped   by you; what was found is kept")
-    click.echo(f"record    {result.path}")
+    click.echo(f"record    {result.path}" + ("" if result.recorded else " (an earlier one, faster; it stays)"))
 
 
 def trials(result: Result) -> str:
     counts = result.counts
-    refused = sum(counts["rejected"].values())
-    said = (
-        f"{counts['asked']} asked, {counts['measured']} measured, {counts['duplicates']} duplicates, {refused} refused"
-    )
-    if result.resumed:
-        said += f"; {result.resumed} from earlier runs"
-    return f"{said}; {result.elapsed_s:.0f} s"
+    infeasible = counts["rejected"]["space"]
+    refused = sum(counts["rejected"].values()) - infeasible
+    said = [f"{counts['measured']} measured", f"{refused} refused by gates"]
+    said += [f"{infeasible} asks outside the space"] if infeasible else []
+    said += [f"{counts['duplicates']} duplicates"] if counts["duplicates"] else []
+    said += [f"{result.resumed} from earlier runs"] if result.resumed else []
+    return f"{', '.join(said)}; {result.elapsed_s:.0f} s"

@@ -1,5 +1,7 @@
-"""Tuning a problem: the request, the run, the finals."""
+"""Tuning a problem: the request, what there is to try, the run over it, and the finals."""
 
-from .request import Event, Request, Result, parse_fix, run, tune
+from .outcome import Event, Result
+from .request import Request, parse_fix
+from .run import run, tune
 
 __all__ = ["Event", "Request", "Result", "parse_fix", "run", "tune"]

@@ -1,85 +1,55 @@
 """The end of a tuning run: the near-best candidates meet the default, and what wins is recorded.
 
-Every finalist passes the thorough gates first. The winner is recorded only if it beats the default candidate with
+Every finalist passes the thorough gates first. The winner is taken only if it beats the default candidate with
 confidence; otherwise the default is, and the result says so.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from .. import records
 from ..candidate import Candidate
 from ..errors import Rejected
-from ..measure import playoff, verdict
-from ..records import Measured, Record, fingerprint
-
-if TYPE_CHECKING:
-    from .request import Result
-    from .session import Session, Tried
+from ..measure import Playoff, Verdict, playoff, verdict
+from ..records import Measured, Record, fingerprint, now
+from .outcome import Result
+from .session import Session, Tried
 
 NEAR = 1.10  # finalists are within this of the fastest
 FINALISTS = 5
 BUDGET_SHARE = 0.2  # of the search's timeout, for gates and play-off together
 BUDGET_S = (4.0, 25.0)  # at least, at most
-INTERRUPTED_S = 5.0
 
 
-def conclude(session: Session, predicted: list[Candidate]) -> Result:
+def conclude(session: Session) -> Result:
     """Choose and record. Raises NothingSurvived when no candidate passes the thorough gates."""
-    from .request import Result
-
     low, high = BUDGET_S
-    budget = INTERRUPTED_S if session.interrupted else min(high, max(low, BUDGET_SHARE * session.request.timeout))
+    budget = low if session.interrupted else min(high, max(low, BUDGET_SHARE * session.request.timeout))
     deadline = time.monotonic() + budget
-    finalists = _qualified(session, _finalists(session, predicted), deadline)
+    finalists = _qualified(session, deadline - budget / 2)
     if not finalists:
         raise session.nothing()
-    default = next((c for c in predicted if c in finalists), next(iter(finalists)))
-    session.note(f"play-off of {len(finalists)} finalists")
+    default = next((c for c in session.predicted if c in finalists), next(iter(finalists)))
+    session.note(f"play-off of {len(finalists)} finalists" if len(finalists) > 1 else "one finalist is left")
     names = {candidate.name: candidate for candidate in finalists}
-    order = sorted(names, key=lambda name: (session.workspace_bytes(finalists[names[name]].plan), name))
-    result = playoff(
+    played = playoff(
         {name: session.bench.timer(finalists[c].plan, finalists[c].compiled) for name, c in names.items()},
         incumbent=default.name,
-        order=order,
-        budget_s=max(1.0, deadline - time.monotonic()),
+        order=sorted(names, key=lambda name: (session.prospects.workspace_bytes(names[name]), name)),
+        budget_s=max(low / 2, deadline - time.monotonic()),
         seed=session.request.seed,
     )
-    told = verdict(result)
+    told = verdict(played)
     session.note(told.sentence)
-    kept = finalists[names[told.keep]]
-    against = tuple(1 / bound for bound in reversed(result.ratios[told.keep].ci)) if told.keep in result.ratios else ()
-    measured = Measured.of(result.measurements[told.keep])
-    record = Record(
-        problem=session.problem,
-        fingerprint=fingerprint.here(kept.plan, session.device),
-        plan=kept.plan,
-        variant=kept.candidate.variant,
-        config=dict(kept.candidate.config),
-        derivation=tuple(step.to_json() for step in session.variants[kept.candidate.variant].steps),
-        measurement=measured,
-        default_measurement=Measured.of(result.measurements[default.name]),
-        tie=told.keep in result.tied and result.tie,
-        evidence={
-            "compile": [dict(compiled.evidence) for compiled in kept.compiled],
-            **kept.evidence,
-            "gflops": session.flops / measured.median_s / 1e9,
-            **({"against_default": against} if against else {}),
-            "default": {"variant": default.variant, "config": dict(default.config)},
-            "finalists": {name: Measured.of(m).median_s for name, m in sorted(result.measurements.items())},
-            "verdict": told.sentence,
-            "refusals": dict(session.refusals),
-        },
-        counts=session.search.counts.to_json(),
-        created=records.now(),
-    )
-    path = session.store.write(record)
+    record = _record(session, finalists[names[told.keep]], default, played, told)
+    path, recorded = _write(session, record)
     return Result(
         record=record,
         path=path,
-        counts=session.search.counts.to_json(),
+        recorded=recorded,
+        counts=record.counts,
         resumed=session.search.resumed,
         elapsed_s=session.elapsed_s,
         interrupted=session.interrupted,
@@ -88,32 +58,67 @@ def conclude(session: Session, predicted: list[Candidate]) -> Result:
     )
 
 
-def _finalists(session: Session, predicted: list[Candidate]) -> list[Candidate]:
+def _finalists(session: Session) -> list[Candidate]:
     """The default first, then the fastest of this and earlier runs."""
     timed = sorted((p.seconds, p.number, p) for p in session.search.finished() if p.seconds is not None)
-    near = [Candidate.of(p.variant, p.config) for seconds, _, p in timed if seconds <= NEAR * timed[0][0]]
-    measured = {Candidate.of(p.variant, p.config) for _, _, p in timed}
-    default = next((c for c in predicted if c in measured), None)
+    order = [(seconds, Candidate.of(p.variant, p.config)) for seconds, _, p in timed]
+    measured = {candidate for _, candidate in order}
+    default = next((c for c in session.predicted if c in measured), None)
+    near = [candidate for seconds, candidate in order if seconds <= NEAR * order[0][0]]
     return list(dict.fromkeys(([default] if default else []) + near[:FINALISTS]))
 
 
-def _qualified(session: Session, wanted: list[Candidate], deadline: float) -> dict[Candidate, Tried]:
-    """Those that pass the thorough gates, the default and the fastest first; time may end the list early."""
+def _qualified(session: Session, deadline: float) -> dict[Candidate, Tried]:
+    """Those that pass the thorough gates, the default and the fastest in any case, the others while there is time."""
     found: dict[Candidate, Tried] = {}
-    outcomes = session.compile(wanted) if wanted else []
-    for candidate, outcome in zip(wanted, outcomes, strict=True):
-        if len(found) >= 2 and deadline - time.monotonic() < _half(session):
+    wanted = _finalists(session)
+    for candidate, outcome in zip(wanted, session.compile(wanted), strict=True):
+        if len(found) >= 2 and time.monotonic() > deadline:
             break
         try:
-            if isinstance(outcome, Rejected):
-                raise outcome
-            found[candidate] = session.examine_thoroughly(candidate, outcome)
+            found[candidate] = session.qualified(candidate, outcome)
         except Rejected as refusal:
-            session.refusals[f"{refusal.gate or 'execution'}: {refusal.reason}"] += 1
+            session.refuse(refusal)
             session.note(f"{candidate.name} fell at the thorough gates: {refusal.reason}")
     return found
 
 
-def _half(session: Session) -> float:
-    """Half of the budget belongs to the play-off."""
-    return 0.5 * min(BUDGET_S[1], max(BUDGET_S[0], BUDGET_SHARE * session.request.timeout))
+def _record(session: Session, kept: Tried, default: Candidate, played: Playoff, told: Verdict) -> Record:
+    measured = Measured.of(played.measurements[told.keep])
+    evidence: dict[str, Any] = {
+        "compile": [dict(compiled.evidence) for compiled in kept.compiled],
+        "gates": kept.evidence,
+        "gflops": session.flops / measured.median_s / 1e9,
+        "default": {"variant": default.variant, "config": dict(default.config)},
+        "finalists": {name: m.median_s for name, m in sorted(played.measurements.items())},
+        "verdict": told.sentence,
+        "refusals": dict(session.refusals),
+    }
+    if told.keep in played.ratios:
+        ratio = played.ratios[told.keep]
+        evidence["speedup"] = {"value": 1 / ratio.value, "ci": [1 / ratio.ci[1], 1 / ratio.ci[0]]}
+    return Record(
+        problem=session.problem,
+        fingerprint=fingerprint.here(kept.plan, session.device),
+        plan=kept.plan,
+        variant=kept.candidate.variant,
+        config=dict(kept.candidate.config),
+        derivation=tuple(step.to_json() for step in session.prospects.variants[kept.candidate.variant].steps),
+        measurement=measured,
+        default_measurement=Measured.of(played.measurements[default.name]),
+        tie=played.tie and told.keep in played.tied,
+        evidence=evidence,
+        counts=session.search.counts.to_json(),
+        created=now(),
+    )
+
+
+def _write(session: Session, record: Record) -> tuple[Path, bool]:
+    """Keep the record, unless the run looked at a part of the space on purpose and the one that is there is faster."""
+    known = session.store.same_shape(session.problem, session.device) if session.request.explores else None
+    if known is not None and known.path is not None and known.record.measurement is not None:
+        theirs, ours = known.record.measurement.median_s, record.measurement
+        if ours is not None and theirs < ours.median_s:
+            session.note(f"the record of {known.record.variant} is faster and stays")
+            return known.path, False
+    return session.store.write(record), True

@@ -1,0 +1,114 @@
+"""What there is to try for a problem on a device: variants, their spaces, their plans, and what the model expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from .. import launch, model, registry
+from ..backends import Backend
+from ..candidate import Candidate, lower, operands
+from ..derive import Derivation, Variant, derive
+from ..device import Device
+from ..errors import DeviceError, SpaceError
+from ..feasible import FeasibleSpace
+from ..model.ceilings import Ceilings
+from ..plan import Plan
+from ..problem import Problem
+from ..records import fingerprint, lookup
+from ..sizes import evaluate
+from ..space import Op
+from .request import Request
+
+VARIANTS = 24  # partitions searched, the ones that move the fewest bytes first
+PROPOSED = 8  # candidates of each variant that the model proposes
+HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
+MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their float64 reference may take
+
+
+class Prospects:
+    """Variants that can run here, the best ranked first, each with its feasible space.
+
+    Raises SpaceError when there is none, DeviceError when the problem does not fit the device's memory.
+    """
+
+    def __init__(
+        self, op: Op, problem: Problem, backend: Backend, device: Device, ceilings: Ceilings, request: Request
+    ):
+        self.op, self.problem, self.backend, self.device = op, problem, backend, device
+        self.sizes = {**op.sizes(problem), "THREADS": int(device.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
+        self._ceilings, self._request = ceilings, request
+        self._best_s: float | None = None  # of the predictions; None: nothing is left out for its prediction
+        self._plans: dict[Candidate, Plan] = {}
+        self._fits_memory()
+        self.derivation: Derivation = derive(problem, op, registry.templates(backend.name))
+        self.variants: dict[str, Variant] = {}
+        self.spaces: dict[str, FeasibleSpace] = {}
+        for variant in self.derivation.variants:
+            space = FeasibleSpace(variant.params, variant.constraints, device, self.sizes)
+            if len(self.variants) < VARIANTS and next(space.iterate(), None) is not None:
+                self.variants[variant.name], self.spaces[variant.name] = variant, space
+        if not self.variants:
+            raise SpaceError(f"{problem.key}: no variant has a feasible config on {device.key}")
+
+    def _fits_memory(self) -> None:
+        arrays = operands(self.op.root(self.problem))
+        elements = sum(prod(evaluate(extent, self.sizes) for extent in array.extents) for array in arrays)
+        wanted, memory = elements * (self.sizes["ITEMSIZE"] + 8), int(self.device.memory_bytes)
+        if wanted > MEMORY_SHARE * memory:
+            raise DeviceError(
+                f"{self.problem.key}: its arrays and their float64 reference take {wanted / 2**30:.1f} GiB, "
+                f"{self.device.key} has {memory / 2**30:.1f} GiB"
+            )
+
+    def tokens(self) -> set[str]:
+        """Hashes of the sources of all variants: what was measured with other sources says nothing."""
+        sources = {matched.template.source for variant in self.variants.values() for matched in variant.kernels}
+        return {fingerprint.source_tokens(source) for source in sources}
+
+    def plan(self, candidate: Candidate) -> Plan:
+        """The launch plan of a candidate."""
+        if candidate not in self._plans:
+            variant = self.variants[candidate.variant]
+            self._plans[candidate] = lower(variant, dict(candidate.config), self.problem, self.backend, self.device)
+        return self._plans[candidate]
+
+    def workspace_bytes(self, candidate: Candidate) -> int:
+        """Memory that the candidate needs beside the arrays, at the problem's shape."""
+        call, _ = lookup.call_at(self.plan(candidate), self.problem.shape, int(self.device.threads))
+        return call.workspace_bytes
+
+    def unwanted(self, variant: str, config: Mapping[str, int]) -> str | None:
+        """Why this run does not ask for a candidate, or None."""
+        if self._request.deterministic and not self.variants[variant].deterministic:
+            return "its result may differ from run to run"
+        plan = self.plan(Candidate.of(variant, config))
+        call, names = lookup.call_at(plan, self.problem.shape, int(self.device.threads))
+        if (assumed := launch.unmet(plan, names)) is not None:
+            return f"it assumes {assumed}"
+        limit = self._request.max_workspace
+        if limit is not None and call.workspace_bytes > limit:
+            return f"it needs {call.workspace_bytes} bytes of workspace, allowed {limit}"
+        if self._best_s is not None and (ratio := self._predicted_s(variant, config) / self._best_s) > HOPELESS:
+            return f"predicted {ratio:.0f} times slower than the best prediction"
+        return None
+
+    def _predicted_s(self, variant: str, config: Mapping[str, int]) -> float:
+        return model.predict(self.variants[variant], config, self.device, self.sizes, self._ceilings).seconds
+
+    def predicted(self, spaces: Mapping[str, FeasibleSpace]) -> list[Candidate]:
+        """The model's best candidates in these spaces, best first; from then on hopeless ones are unwanted, unless
+        the request asks for a part of the space on purpose. Raises SpaceError when there is none."""
+        found: list[tuple[float, Candidate]] = []
+        for name, space in spaces.items():
+            ranked = model.rank(
+                self.variants[name], space, self.device, self.sizes, self._ceilings, seed=self._request.seed
+            )
+            wanted = [(p.seconds, Candidate.of(name, c)) for p, c in ranked if self.unwanted(name, c) is None]
+            found += wanted[:PROPOSED]
+        if not found:
+            raise SpaceError(f"{self.problem.key}: no candidate is left to search")
+        found.sort()
+        if not self._request.explores:
+            self._best_s = found[0][0]
+        return [candidate for _, candidate in found]

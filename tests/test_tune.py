@@ -1,0 +1,110 @@
+"""Tuning from Python: what is asked, what is returned, what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernsearch as ks
+from kernsearch import backends, registry
+from kernsearch.candidate import Candidate
+from kernsearch.model import ceilings
+from kernsearch.tune import Event, Request, parse_fix, run
+from kernsearch.tune.prospects import Prospects
+
+SHAPE = (44, 36, 52)
+QUICK = {"timeout": 15.0, "trials": 6}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def prospects(shape: tuple[int, ...], **options: object) -> Prospects:
+    backend, device = backends.resolve("cpu")
+    problem = registry.problem("gemm", shape, None, backend="cpu")
+    return Prospects(registry.op("gemm"), problem, backend, device, ceilings.guess(device), Request(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["MR", "=8", "MR=", "MR=x", "MR=-1", "MR=1.5", ""])
+def test_a_fix_that_is_no_assignment_is_refused(text: str) -> None:
+    with pytest.raises(ks.KernsearchError, match="LETTER=VALUE"):
+        parse_fix([text])
+
+
+def test_fixes_are_letters_and_whole_numbers() -> None:
+    assert parse_fix(["MR=8", " NR = 48 "]) == {"MR": 8, "NR": 48}
+
+
+def test_the_tuned_record_is_loaded_and_right(home: Path) -> None:
+    heard: list[Event] = []
+    result = run("gemm", shape=SHAPE, epilogue="bias,relu", listener=heard.append, **QUICK)
+    assert result.recorded and result.path.is_file()
+    assert {event.kind for event in heard} == {"note", "step"}
+    assert result.counts["asked"] == result.counts["measured"] + result.counts["duplicates"] + sum(
+        result.counts["rejected"].values()
+    )
+    plan = ks.load("gemm", shape=SHAPE, epilogue="bias,relu")
+    assert plan.hit == "exact"
+    assert plan.record.config == result.record.config
+    rng = np.random.default_rng(0)
+    a, b, bias = (rng.standard_normal(shape, np.float32) for shape in ((44, 52), (52, 36), (36,)))
+    out = np.empty((44, 36), np.float32)
+    plan(a, b, bias, out=out)
+    np.testing.assert_allclose(out, np.maximum(a.astype(float) @ b + bias, 0), atol=1e-4)
+
+
+def test_the_winner_beat_the_default_or_is_the_default(home: Path) -> None:
+    result = run("gemm", shape=SHAPE, **QUICK)
+    default = result.record.evidence["default"]
+    same = default["variant"] == result.record.variant and default["config"] == result.record.config
+    assert same == result.default_kept
+    if not same:
+        assert result.record.evidence["speedup"]["ci"][0] > 1
+
+
+def test_looking_at_a_slow_part_on_purpose_does_not_cost_the_faster_record(home: Path) -> None:
+    whole = run("gemm", shape=(200, 180, 160), **QUICK)
+    part = run("gemm", shape=(200, 180, 160), variant="contraction", timeout=5.0, trials=100)
+    assert part.record.variant == "contraction"
+    assert not part.recorded and part.path == whole.path
+    assert ks.load("gemm", shape=(200, 180, 160)).record.variant == whole.record.variant
+
+
+def test_a_derivation_of_a_record_leads_to_its_variant(home: Path) -> None:
+    from kernsearch.derive import Step, replay
+
+    result = run("gemm", shape=SHAPE, epilogue="gelu", **QUICK)
+    root = registry.op("gemm").root(registry.problem("gemm", SHAPE, None, backend="cpu", epilogue="gelu"))
+    reached = replay(root, [Step.from_json(step) for step in result.record.derivation])
+    found = prospects(SHAPE)
+    assert reached.key != root.key
+    assert result.record.variant in found.variants
+
+
+def test_hopeless_predictions_are_left_out_unless_asked_for() -> None:
+    found = prospects((2304, 1544, 4096))
+    slow = {"ROWS": 1}
+    assert found.unwanted("contraction", slow) is None
+    best = found.predicted(found.spaces)[0]
+    assert best.variant != "contraction"
+    assert "times slower" in (found.unwanted("contraction", slow) or "")
+    narrowed = prospects((2304, 1544, 4096), variant="contraction")
+    narrowed.predicted({"contraction": narrowed.spaces["contraction"]})
+    assert narrowed.unwanted("contraction", slow) is None
+
+
+def test_a_workspace_limit_refuses_with_numbers() -> None:
+    found = prospects((512, 512, 512), max_workspace=10)
+    config = next(found.spaces["register_tiled"].iterate())
+    assert "workspace, allowed 10" in (found.unwanted("register_tiled", config) or "")
+    assert found.workspace_bytes(Candidate.of("register_tiled", config)) > 10
+
+
+def test_a_problem_beyond_memory_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ks.DeviceError, match="GiB"):
+        prospects((300000, 300000, 300000))
