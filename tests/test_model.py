@@ -212,7 +212,7 @@ def test_a_small_output_with_a_long_sum_is_split_when_there_are_many_threads():
 def test_a_register_tile_without_a_hook_is_judged_by_its_registers():
     variant = derived((512, 512, 512)).variant("register_tiled")
     plain = replace(variant, templates=tuple(replace(t, efficiency=None) for t in variant.templates))
-    config = {"MC": 96, "NC": 512, "KC": 256, "AXIS": 0, "KU": 2}
+    config = {"MC": 96, "NC": 512, "KC": 256, "KU": 2}
 
     def seconds(mr, nr):
         wanted = {**config, "MR": mr, "NR": nr}

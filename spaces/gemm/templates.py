@@ -16,7 +16,6 @@ _MC = Param("MC", (24, 48, 96, 144, 192, 288, 384), "rows of a block of A, round
 _NC = Param("NC", (128, 256, 512, 1024, 2048, 4096), "columns of a block of B, rounded down to whole register tiles")
 _KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of the reduced axis")
-_AXIS = Param("AXIS", (0, 1), "threads share rows (0) or columns (1)")
 _KU = Param("KU", (1, 2, 4), "steps of k per turn of the inner loop")
 
 # the smaller blocks of the kernel that packs nothing
@@ -159,7 +158,7 @@ REGISTER_TILED = Template(
     dtypes=("float32", "float64"),
     ann=_PACKED,
     params=(_MC, _NC, _KC, _MR, _NR),
-    knobs=(_AXIS, _KU),
+    knobs=(_KU,),
     constraints=_rules(_MC, _NC, _KC, _MR, _NR),
     scratch=f"ITEMSIZE * (THREADS * (min({_ROWS_OF_A}, up(M, MR)) * min(KC, K) + 16)"
     f" + min(NC, up(N, NR)) * min(KC, K) + {_WAITING}) + 256",
@@ -176,7 +175,7 @@ UNPACKED = Template(
     dtypes=("float32", "float64"),
     ann=(_BLOCKS[0], _BLOCKS[2], *_REGISTERS),
     params=(_MC, _KC, _FEW, _WIDE),
-    knobs=(_AXIS, _KU),
+    knobs=(_KU,),
     constraints=_rules(_MC, _KC, _FEW, _WIDE),
     scratch=f"ITEMSIZE * THREADS * ({_ROWS_OF_A} * NR + (MR + NR) * min(KC, K) + 16) + 64",
     efficiency=unpacked_efficiency,
@@ -192,7 +191,7 @@ SPLIT_K = Template(
     dtypes=("float32", "float64"),
     ann=_PACKED,
     params=(_SPLIT, _MC, _NC, _KC, _MR, _NR),
-    knobs=(_AXIS, _KU),
+    knobs=(_KU,),
     constraints=_rules(_SPLIT, _MC, _NC, _KC, _MR, _NR),
     scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
     efficiency=tile_efficiency,

@@ -9,7 +9,7 @@ from kernsearch.backends.expressions import fold, leaves
 from kernsearch.binding import Array, Binding, Root
 from kernsearch.sizes import evaluate
 
-CONFIG = {"MC": 48, "NC": 256, "KC": 128, "MR": 6, "NR": 16, "AXIS": 0, "KU": 1}
+CONFIG = {"MC": 48, "NC": 256, "KC": 128, "MR": 6, "NR": 16, "KU": 1}
 MN = ("m", "n")
 
 

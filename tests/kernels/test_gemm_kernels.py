@@ -15,14 +15,14 @@ from kernsearch.backends.cpu import emit, pool
 from kernsearch.binding import Array
 
 LANES = device().vector_bytes // 4
-BLOCKS = {"MC": 16, "NC": 4 * LANES, "KC": 32, "MR": 4, "NR": 2 * LANES, "AXIS": 0, "KU": 1}
+BLOCKS = {"MC": 16, "NC": 4 * LANES, "KC": 32, "MR": 4, "NR": 2 * LANES, "KU": 1}
 WHOLE = {
     "contraction": (generic.CONTRACTION, {"ROWS": 2}),
     "cache_tiled": (gemm.CACHE_TILED, {**BLOCKS, "KC": 16}),
     "register_tiled": (gemm.REGISTER_TILED, BLOCKS),
-    "register_tiled by columns": (gemm.REGISTER_TILED, {**BLOCKS, "MR": 6, "NR": LANES, "AXIS": 1, "KU": 2}),
+    "register_tiled of few columns": (gemm.REGISTER_TILED, {**BLOCKS, "MR": 6, "NR": LANES, "KU": 2}),
     "unpacked": (gemm.UNPACKED, BLOCKS),
-    "unpacked by columns": (gemm.UNPACKED, {**BLOCKS, "MR": 1, "NR": 4 * LANES, "KC": 64, "AXIS": 1, "KU": 2}),
+    "unpacked of one row": (gemm.UNPACKED, {**BLOCKS, "MR": 1, "NR": 4 * LANES, "KC": 64, "KU": 2}),
     "split_k of one slab": (gemm.SPLIT_K, {**BLOCKS, "SPLIT": 1}),
 }
 EVERYTHING = "bias,gelu,residual"

@@ -245,3 +245,9 @@ def test_variants_that_move_fewer_bytes_come_first():
     traffic = [v.partition.traffic({**AWKWARD, "SPLIT": 4}) for v in derivation("softmax").variants]
     assert traffic[0] == min(traffic)
     assert names("softmax") and derivation("softmax").variants[-1].path == ()
+
+
+def test_without_its_rule_a_real_template_is_a_file_that_nothing_derives():
+    assert any("SPLIT" in variant.symbols for variant in derivation("gemm", "cpu").variants)
+    for variant in derivation("gemm", "cpu", without="split_reduction").variants:
+        assert "split_k" not in variant.name and "SPLIT" not in {p.name for p in variant.params}

@@ -5,12 +5,12 @@
 //           cache, a block of B (KC x NC) in the third, both copied into the order in which the tile reads them; the
 //           next panel of B is fetched while the last one is at work.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B
-// Knobs     AXIS  threads share rows (0) or columns (1) of a block of B;  KU  steps of k per turn of the loop
-// Threads   first pack the block of B together, then take blocks of rows (or of columns) as they get free. What is
-//           computed does not depend on who takes which.
+// Knobs     KU  steps of k per turn of the loop
+// Threads   first pack the block of B together, then take blocks of rows as they get free; of columns too when there
+//           are fewer rows than threads. What is computed does not depend on who takes which.
 // Scratch   THREADS blocks of A, a block of B; unfinished sums when K > KC and they cannot wait in D.
-// Traffic   A is read ceil(N/NC) times from memory (AXIS 1: also by each thread), B once; D is read and written
-//           ceil(K/KC) times; the caches deliver the packed B ceil(M/MC) times, the packed A ceil(NC/NR) times.
+// Traffic   A is read ceil(N/NC) times from memory, B once; D is read and written ceil(K/KC) times; the caches deliver
+//           the packed B ceil(M/MC) times, the packed A ceil(NC/NR) times.
 // Edges     any extents, 0 included; any strides. Packing pads panels with 0, the results of padding are dropped.
 
 #include "ks_generated.h"
@@ -68,12 +68,8 @@ static void set_jobs(work *w, int64_t m) {
     const int64_t panels = ks_ceil(w->columns, KS_NR), tiles = ks_ceil(m, KS_MR);
     w->row_jobs = ks_ceil(m, MC);
     w->column_jobs = 1;
-    if (KS_AXIS == 1) {
-        w->column_jobs = ks_least(w->threads, panels);
-    } else {
-        w->row_jobs = ks_least(ks_ceil(w->row_jobs, w->threads) * w->threads, tiles);  // as many for each thread
-        if (w->row_jobs < w->threads) w->column_jobs = ks_least(ks_ceil(w->threads, w->row_jobs), panels);
-    }
+    w->row_jobs = ks_least(ks_ceil(w->row_jobs, w->threads) * w->threads, tiles);  // as many for each thread
+    if (w->row_jobs < w->threads) w->column_jobs = ks_least(ks_ceil(w->threads, w->row_jobs), panels);
     w->rows_each = ks_part(m, w->row_jobs, KS_MR);
     w->columns_each = ks_part(w->columns, w->column_jobs, KS_NR);
     w->next = 0;

@@ -5,10 +5,11 @@
 //           B: more packing, no meeting of threads. With slabs of k there are rectangles enough even where the output
 //           is small and k long; another kernel then adds up the slabs.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B;  SPLIT  slabs, if any
-// Knobs     AXIS  the output is cut by rows (0) or columns (1);  KU  steps of k per turn of the loop
+// Knobs     KU  steps of k per turn of the loop
 // Threads   take rectangles as they get free: one for each thread and output, or one for each slab if these are enough
 // Scratch   for each thread a block of A and one of B; unfinished sums when K > KC and they cannot wait in the output.
-// Traffic   as 02, and B is read by each thread (AXIS 0), or A is (AXIS 1).
+// Traffic   as 02, and where an output is cut for several threads, along its longer side, each of them reads all of the
+//           operand of the other side.
 // Edges     any extents, 0 included; any strides. Slabs may be ragged or empty: those are sums of nothing, 0.
 
 #include "ks_generated.h"
@@ -64,8 +65,8 @@ static void rectangles(void *context, int64_t task) {
         const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED), output = job / w->jobs;
         if (output >= w->outputs) return;
         ks_at i = {.S = output % slabs, .B = output / slabs};
-        i.M = KS_AXIS == 0 ? job % w->jobs * w->rows : 0;
-        i.N = KS_AXIS == 0 ? 0 : job % w->jobs * w->columns;
+        i.M = w->rows < m ? job % w->jobs * w->rows : 0;
+        i.N = w->rows < m ? 0 : job % w->jobs * w->columns;
         const int64_t rows = ks_least(w->rows, m - i.M), columns = ks_least(w->columns, n - i.N);
         ks_t *partials = w->partials + i.B * m * n;
         if (rows > 0 && columns > 0) rectangle(x, i, rows, columns, a, b, partials);
@@ -79,8 +80,8 @@ void gemm_split_k(const ks_call *call) {
     if (m == 0 || n == 0) return;
     w.outputs = ks_extent_S(x) * ks_extent_B(x);
     w.jobs = w.outputs >= call->threads ? 1 : ks_ceil(call->threads, w.outputs);
-    w.rows = KS_AXIS == 0 ? ks_part(m, w.jobs, KS_MR) : m;
-    w.columns = KS_AXIS == 0 ? n : ks_part(n, w.jobs, KS_NR);
+    w.rows = m >= n ? ks_part(m, w.jobs, KS_MR) : m;
+    w.columns = m >= n ? n : ks_part(n, w.jobs, KS_NR);
     w.size = (MC + ks_least(NC, ks_ceil(n, KS_NR) * KS_NR)) * deep;
     w.size = (w.size + 15) / 16 * 16;
     w.packed = ks_align(x->scratch);

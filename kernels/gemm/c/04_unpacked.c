@@ -5,8 +5,9 @@
 //           tile reads rows of B and elements of A from the arrays themselves. Only ragged edges, and operands that are
 //           not plain or whose rows are not contiguous, are packed, a panel at a time.
 // Params    MR NR  rows and columns of the register tile;  MC  rows of a job;  KC  depth of a pass
-// Knobs     AXIS  when there are few jobs, cut them by rows (0) or columns (1);  KU  steps of k per turn
-// Threads   take jobs, MC rows of one output and some of its columns, as they get free
+// Knobs     KU  steps of k per turn of the loop
+// Threads   take jobs, MC rows of one output and some of its columns, as they get free; few jobs are cut, along the
+//           longer side of the output first, so that what several threads read is the smaller operand
 // Scratch   for each thread a panel of A, a panel of B and MC x NR sums
 // Traffic   A is read ceil(N/NR) times, through the caches when MC rows of it fit there, B ceil(M/MC) times.
 // Edges     any extents, 0 included; any strides.
@@ -87,9 +88,11 @@ void gemm_unpacked(const ks_call *call) {
     w.down = ks_ceil(m, MC);
     w.across = 1;
     if (outputs * w.down < call->threads) {
-        const int64_t more = ks_ceil(call->threads, outputs);
-        if (KS_AXIS == 0) w.down = ks_least(ks_ceil(w.down, more) * more, ks_ceil(m, KS_MR));
-        w.across = ks_least(ks_ceil(more, w.down), ks_ceil(n, KS_NR));
+        const int64_t more = ks_ceil(call->threads, outputs), panels = ks_ceil(n, KS_NR);
+        if (m < n) w.across = ks_least(ks_ceil(more, w.down), panels);
+        const int64_t parts = ks_ceil(more, w.across);  // of the rows
+        w.down = ks_least(ks_ceil(w.down, parts) * parts, ks_ceil(m, KS_MR));
+        w.across = ks_least(ks_ceil(more, w.down), panels);
     }
     w.rows = ks_part(m, w.down, KS_MR);
     w.columns = ks_part(n, w.across, KS_NR);
