@@ -16,8 +16,8 @@ class Device:
     name      the maker's name of the model
     arch      what code it runs: "x86_64-avx512", "x86_64-avx2", "aarch64-neon", "sm_90"
     key       folder name, one per model and configuration: "cpu-amd-epyc-zen5-avx512-2t"
-    facts     numbers of the model: threads, vector_bytes, vector_registers, l1d_bytes, l2_bytes, l3_bytes,
-              line_bytes, memory_bytes ...
+    facts     numbers of the model: threads, vector_bytes, vector_registers, l1d_bytes, l2_bytes, l3_bytes (of one
+              cache), l3_count (caches), line_bytes, memory_bytes ...
     """
 
     backend: str

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernsearch.measure as measure
+from kernsearch.device import Device
 from kernsearch.errors import Rejected
 from kernsearch.measure.look import QUICK_SAMPLES
+from kernsearch.measure.samples import LEAST_COLD_BYTES, cold_bytes
 from kernsearch.measure.stats import geometric_mean, median_interval, shift_interval, student_quantile
 
 
@@ -354,3 +356,15 @@ def test_a_default_that_differs_from_itself_is_kept():
     kept = measure.verdict(bent)
     assert (kept.keep, kept.beats_default) == ("c0", False)
     assert "cannot be trusted" in kept.sentence
+
+
+@pytest.mark.parametrize("threads, count", [(2, 1), (64, 8), (2, 8), (96, 1)])
+def test_every_cache_that_may_hold_an_array_is_streamed_through(threads, count):
+    third, second = 96 << 20, 2 << 20
+    facts = {"threads": threads, "l2_bytes": second, "l3_bytes": third, "l3_count": count, "memory_bytes": 512 << 30}
+    each = cold_bytes(Device("cpu", 0, "", "", "", facts)) / threads
+    inside = -(-threads // count)  # threads beside one cache
+    assert each > second and each * inside > third
+    small = {**facts, "memory_bytes": 1 << 30}
+    assert cold_bytes(Device("cpu", 0, "", "", "", small)) <= 128 << 20
+    assert cold_bytes(Device("cpu", 0, "", "", "")) == LEAST_COLD_BYTES

@@ -14,6 +14,7 @@ from ..backends import Backend, Compiled
 from ..device import Device
 from ..errors import Rejected, SpaceError
 from ..meaning import keeps_whole
+from ..measure.samples import cold_bytes
 from ..plan import Plan
 from ..problem import Problem
 from ..space import Config, InputSet, Op
@@ -24,7 +25,6 @@ from .reference import Array, Block, Reference, operands
 from .stage import Kept, Operands, Stage
 
 REPEATS = 20
-FLUSH_BYTES = 64 << 20
 SLOW_REFERENCE_FLOPS = 2e11  # a reference of more is computed only where it must be
 SAMPLED_BLOCKS = 4
 CHUNK = 1 << 16  # elements compared at once
@@ -255,11 +255,8 @@ class Bench:
                 self._recover()
                 raise
 
-        flush = self._flush_bytes() if cold else 0
+        flush = cold_bytes(self.device) if cold else 0
         return run
-
-    def _flush_bytes(self) -> int:
-        return int(min(max(2 * self.device.facts.get("l3_bytes", 0), FLUSH_BYTES), 4 * FLUSH_BYTES))
 
     # -- arrays and references
 

@@ -13,14 +13,30 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+from ..device import Device
 from ..errors import Rejected
 from .stats import median_interval
 
 POLICY = "cold-median-signedrank-1"  # change it when two measurements may no longer be compared
 
+COLD = 2  # times the caches' size is streamed through them before a cold sample
+LEAST_COLD_BYTES = 64 << 20
+MEMORY_SHARE = 1 / 8  # of the machine's memory that this may take
 WAIT_SHARE = 0.01  # of a sample's time; more run-queue wait makes it unclean
 WAKE_S = 1e-4  # waking the pool's sleeping threads costs up to this even on an idle machine; preemption costs more
 AGAIN = 2  # times that missing clean samples are tried again
+
+
+def cold_bytes(device: Device) -> int:
+    """Bytes to stream through the caches, by all threads together, so that none of them holds anything of the arrays.
+
+    Threads may lie in several third-level caches, each of which must see enough.
+    """
+    facts = device.facts
+    threads = facts.get("threads", 1)
+    third = facts.get("l3_bytes", 0) * min(facts.get("l3_count", 1), threads)
+    wanted = max(COLD * (third + threads * facts.get("l2_bytes", 0)), LEAST_COLD_BYTES)
+    return int(min(wanted, max(MEMORY_SHARE * facts.get("memory_bytes", math.inf), LEAST_COLD_BYTES)))
 
 
 class Timing(Protocol):

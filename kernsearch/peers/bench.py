@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import backends, registry
 from ..errors import DeviceError, PeerError, ProblemError
-from ..measure.samples import POLICY, Sample
+from ..measure.samples import POLICY, Sample, cold_bytes
 from ..measure.stats import geometric_mean, median_interval, shift_interval
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .host import Child
 
 OURS = "kernsearch"
-FLUSH_BYTES = 64 << 20  # streamed through the caches before each cold sample, as the search does
 TURN_S = 0.01  # samples of one turn, together; at most MOST_SAMPLES
 MOST_SAMPLES = 9
 INNER_S = 1e-3  # a warm sample repeats a call until it takes this long, so that waking threads does not count
@@ -144,7 +143,7 @@ def bench_problems(
         raise ProblemError(f"rounds {rounds}: want at least 3, fewer give no interval")
     for problem in problems:
         check(problem, against)
-    how = _How(int(device.threads), 0 if warm else FLUSH_BYTES, rounds, budget_s, seed)
+    how = _How(int(device.threads), 0 if warm else cold_bytes(device), rounds, budget_s, seed)
     results = [_bench_one(problem, against, ours, how) for problem in problems]
     return {
         "results": results,

@@ -116,3 +116,11 @@ def test_caches_are_read_and_missing_ones_have_common_sizes(tmp_path):
     facts = device.cache_bytes(str(tmp_path))
     assert facts == {"l1d_bytes": 128 << 10, "l2_bytes": 12 << 20, "l3_bytes": 0, "line_bytes": 128}
     assert device.cache_bytes(str(tmp_path / "nothing"))["l2_bytes"] > 0
+
+
+def test_third_level_caches_are_counted_once_each(tmp_path):
+    for core, shared in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        write(tmp_path / f"cpu{core}" / "cache" / "index3", shared_cpu_list=shared + "\n")
+    assert device.l3_count(str(tmp_path), range(4)) == 2
+    assert device.l3_count(str(tmp_path), (2, 3)) == 1
+    assert device.l3_count(str(tmp_path / "nothing"), (0,)) == 1

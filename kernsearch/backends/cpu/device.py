@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def _device(threads: int, cores: int) -> Device:
     caches = cache_bytes()
     facts = {
         "threads": threads, "cores": cores, "isa": isa, "vector_bytes": vector_bytes,
-        "vector_registers": vector_registers, **caches, "memory_bytes": memory_bytes(),
+        "vector_registers": vector_registers, **caches, "l3_count": l3_count(), "memory_bytes": memory_bytes(),
     }  # fmt: skip
     return Device("cpu", 0, name, f"{machine}-{isa}", f"cpu-{slug}-{isa}-{threads}t", facts)
 
@@ -136,6 +136,15 @@ def cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> dict[str,
         line = _read(index / "coherency_line_size").strip()
         facts["line_bytes"] = int(line) if line.isdigit() and int(line) > 0 else facts["line_bytes"]
     return facts
+
+
+def l3_count(folder: str = "/sys/devices/system/cpu", cores: Iterable[int] | None = None) -> int:
+    """How many third-level caches these cores, by default those this process may run on, have between them. 1 where
+    nothing is told."""
+    if cores is None:
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    shared = {_read(f"{folder}/cpu{core}/cache/index3/shared_cpu_list") for core in cores}
+    return max(1, len(shared - {""}))
 
 
 def _cgroups(root: Path, groups: str) -> list[Path]:
