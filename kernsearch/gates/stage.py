@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import launch
 from ..backends import Compiled
-from ..errors import Rejected
+from ..errors import DeviceError, Rejected
 from ..plan import Plan
 from ..worker import Arena, Launch, Layout
 from .reference import Array
@@ -105,7 +105,8 @@ class Operands:
 class Stage:
     """A plan on operands, with its workspace and scratch behind them, ready to be run by a worker.
 
-    Raises Rejected (gate "execution") when the plan assumes something of these arrays that they do not give.
+    Raises Rejected (gate "execution") when the plan assumes something of these arrays that they do not give, or wants
+    more workspace than can be had.
     """
 
     def __init__(
@@ -134,7 +135,10 @@ class Stage:
         for index, kernel in enumerate(call.kernels):
             if kernel.scratch_bytes:
                 self.layout.add(_scratch(index), "scratch", np.dtype("u8"), (-(-kernel.scratch_bytes // 8),))
-        self.layout.commit()
+        try:
+            self.layout.commit()
+        except DeviceError as error:
+            raise Rejected(f"workspace: {error}", gate="execution") from error
         slots = {**operands.layout.slots, **self.layout.slots}
         self.launches = []
         for index, (kernel, built) in enumerate(zip(call.kernels, compiled, strict=True)):

@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from ..errors import DeviceError
 from .child import CONTROL_BYTES
 
 PAGE = mmap.PAGESIZE
@@ -34,19 +35,23 @@ class Arena:
 
     def __init__(self) -> None:
         self.tenant: object = None
-        self.fd = os.memfd_create("kernsearch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = apart(os.memfd_create("kernsearch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         self.size = 0
         self._map: mmap.mmap | None = None
         self.reserve(CONTROL_BYTES)
 
     def reserve(self, size: int) -> None:
-        """Make the file at least `size` bytes long. Earlier views stay valid."""
+        """Make the file at least `size` bytes long. Earlier views stay valid. Raises DeviceError when it cannot be."""
         if size <= self.size:
             return
         size = -(-size // PAGE) * PAGE
-        os.ftruncate(self.fd, size)
-        self._map = mmap.mmap(self.fd, size)
+        try:
+            os.ftruncate(self.fd, size)
+            self._map = mmap.mmap(self.fd, size)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise DeviceError(f"shared memory: {size / 2**20:.0f} MiB for arrays cannot be had ({why})") from error
         self.size = size
 
     def bytes(self, offset: int, count: int) -> np.ndarray:
@@ -175,6 +180,15 @@ class Layout:
         """The gap after each row, as raw bits of the dtype: (rows, pad)."""
         row, columns = slot.strides[-2], slot.shape[-1]
         return self.whole(slot.name).view(_bits(slot.dtype)).reshape(-1, row)[:, columns:]
+
+
+def apart(fd: int) -> int:
+    """The same as a descriptor above 2: those below are a child's standard streams, even where they are free here."""
+    if fd > 2:
+        return fd
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
 
 
 def fill(raw: np.ndarray, pattern: int) -> None:

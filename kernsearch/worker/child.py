@@ -27,6 +27,7 @@ MAGIC = b"ksw1"
 LOST_PIPE = 97  # exit status: a kernel closed the pipes
 CONTROL_BYTES = 4096  # first page of the arena: how many repeats are done
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class KsCall(ctypes.Structure):
@@ -44,6 +45,10 @@ class KsCall(ctypes.Structure):
 
 class Refused(Exception):
     """The request cannot be run; the text goes to the host."""
+
+
+class Unable(Exception):
+    """Nothing can be run here, which is no fault of the candidate's."""
 
 
 def read_frame(fd: int) -> dict | None:
@@ -154,7 +159,10 @@ class Child:
         if self.arena is not None and len(self.arena) >= size:
             return
         self.progress = None
-        self.arena = mmap.mmap(self.settings["arena"], size)
+        try:
+            self.arena = mmap.mmap(self.settings["arena"], size)
+        except OSError as error:
+            raise Unable(f"{size >> 20} MiB of shared memory cannot be mapped ({error.strerror})") from None
         self.touched.clear()
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.arena))
         self.progress = ctypes.c_int64.from_address(self.base)
@@ -180,7 +188,10 @@ class Child:
             return
         library = self.libraries.get(pool["path"])
         if library is None:
-            library = self.libraries[pool["path"]] = ctypes.CDLL(pool["path"])
+            try:
+                library = self.libraries[pool["path"]] = ctypes.CDLL(pool["path"])
+            except OSError as error:
+                raise Unable(str(error)) from None
             self.parallel = ctypes.cast(getattr(library, pool["function"]), ctypes.c_void_p).value or 0
             if create := pool.get("create"):
                 make = getattr(library, create)
@@ -198,6 +209,8 @@ class Child:
             try:
                 library = self.libraries.get(path) or ctypes.CDLL(path)
             except OSError as error:
+                if "failed to map segment" in str(error):  # a folder mounted noexec, or no address space left
+                    raise Unable(str(error)) from None
                 raise Refused(f"cannot be loaded: {str(error).replace(path, os.path.basename(path))}") from None
             self.libraries[path] = library
             try:
@@ -258,6 +271,25 @@ class Child:
         return {"wall": wall, "cpu": cpu, "thread": thread, "wait": wait}
 
 
+def end_offspring() -> bool:
+    """Kill all processes that kernels have started, even those that left the session; was there any?"""
+    found = False
+    while True:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        found = True
+        for name in () if ended else filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                if parent == os.getpid():  # what it had started is ours next
+                    os.kill(int(name), signal.SIGKILL)
+            except (OSError, ValueError, IndexError):
+                continue
+
+
 def die_with_parent(settings: dict) -> None:
     """End when the host does, even by kill -9, even inside a kernel that never returns."""
     if settings["death_signal"]:
@@ -277,20 +309,21 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     die_with_parent(settings)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of orphans come to this process
     gc.disable()
     child = Child(settings)
     while (request := read_frame(settings["requests"])) is not None:
         try:
             child.start_pool(request["pool"], request["threads"])
-        except OSError as error:
-            write_frame(settings["replies"], {"id": request["id"], "failed": str(error)})
-            continue
-        try:
             reply = child.run(request)
+        except Unable as error:
+            reply = {"failed": str(error)}
         except Refused as error:
             reply = {"refused": str(error)}
         except Exception as error:  # noqa: BLE001  the one place for this: whatever a kernel broke here is news for the host
             reply = {"refused": f"broke the worker: {type(error).__name__}: {error}"}
+        if end_offspring():
+            reply = {"refused": "started another process"}
         reply["id"] = request["id"]
         try:
             write_frame(settings["replies"], reply)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..device import Device
-from ..errors import Rejected
+from ..errors import DeviceError, Rejected
 from . import child
-from .arena import Arena
+from .arena import Arena, apart
 
 RUN_TIMEOUT_S = 10.0
 MEMORY_LIMIT_BYTES = 512 << 20  # private memory of the child; arrays, workspace and scratch lie in the arena
@@ -130,7 +130,8 @@ class Worker:
 
         `flush_bytes` of private memory are streamed through the caches before each repeat. `timeout_s` is for one
         repeat. `touch` are parts of the arena, (offset, bytes), that a new child reads first, so that no timed run
-        pays for mapping their pages. Raises Rejected(gate="execution") with the cause in words.
+        pays for mapping their pages. Raises Rejected(gate="execution") with the cause in words, DeviceError when
+        no kernel can be run, whichever it is.
         """
         with self._lock:
             self._start(launches)
@@ -169,7 +170,7 @@ class Worker:
                 raise
             if "failed" in reply:  # no fault of the candidate's
                 self.stop()
-                raise RuntimeError(f"the worker failed: {reply['failed']}")
+                raise DeviceError(f"kernels cannot be run here: {reply['failed']}")
             if "refused" in reply:
                 self.stop()
                 raise Rejected(str(reply["refused"]), gate="execution")
@@ -207,9 +208,9 @@ class Worker:
         self._objects.update(identities)
         if self._process is not None:
             return
-        requests_read, self._requests = os.pipe()
-        self._replies, replies_write = os.pipe()
-        life_read, self._life = os.pipe()
+        requests_read, self._requests = map(apart, os.pipe())
+        self._replies, replies_write = map(apart, os.pipe())
+        life_read, self._life = map(apart, os.pipe())
         settings = {
             "requests": requests_read,
             "replies": replies_write,

@@ -1,12 +1,15 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from kernsearch.backends.cpu import compile_child, guard
+from kernsearch.errors import CacheError
 
 FOREVER = "".join(["#define A0 ;\n"] + [f"#define A{n} A{n - 1} A{n - 1} A{n - 1} A{n - 1}\n" for n in range(1, 30)])
 FOREVER += "void run(void) { A29 }\n"  # the preprocessor has 4^29 semicolons to write
@@ -40,17 +43,44 @@ def test_a_program_that_crashes_is_reported_with_its_signal(tmp_path):
     assert report.returncode == -signal.SIGSEGV
 
 
-def test_at_the_time_limit_the_compiler_and_its_children_are_killed(tmp_path, compilers_below):
+def test_at_the_time_limit_the_compiler_and_its_children_are_killed(tmp_path, compilers_below, until):
     hang = ["sh", "-c", f"{forever(tmp_path)} & {forever(tmp_path)}"]
     report = guard.run([hang], tmp_path, timeout_s=0.3)
     assert report.timed_out
-    assert compilers_below() == []
+    until(lambda: compilers_below() == [], "what was killed is gone")
 
 
-def test_children_that_a_compiler_leaves_behind_are_killed(tmp_path, compilers_below):
+def test_children_that_a_compiler_leaves_behind_are_killed(tmp_path, compilers_below, until):
     left = ["sh", "-c", f"{forever(tmp_path)} & exit 0"]
     assert guard.run([left], tmp_path, timeout_s=20).returncode == 0
-    assert compilers_below() == []
+    until(lambda: compilers_below() == [], "what was killed is gone")
+
+
+def test_a_killed_guard_is_not_the_fault_of_the_source(tmp_path, compilers_below, until):
+    waits = "echo >> started; while [ $(wc -l < started) -lt 2 ]; do sleep 0.01; done"  # until it is run again
+    killed = []
+
+    def kill():
+        until(lambda: (tmp_path / "started").exists(), "the first try starts")
+        killed.extend(guards := [pid for pid in compilers_below() if Path(f"/proc/{pid}/cwd").resolve() != tmp_path])
+        os.kill(*guards, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    report = guard.run([["sh", "-c", waits]], tmp_path, timeout_s=60)
+    thread.join()
+    assert len(killed) == 1 and report.returncode == 0
+
+
+def test_a_compile_that_fails_for_want_of_room_is_not_the_fault_of_the_source(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (guard.ROOM_BYTES // 2, hard))
+    try:
+        with pytest.raises(CacheError, match=f"temporary folder '{tmp_path.parent}': cannot be written"):
+            guard.run([["sh", "-c", "exit 1"]], tmp_path, timeout_s=20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert guard.run([["sh", "-c", "exit 1"]], tmp_path, timeout_s=20).returncode == 1
 
 
 def test_messages_without_end_do_not_fill_memory(tmp_path):

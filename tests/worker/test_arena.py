@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from itertools import pairwise
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from kernsearch.errors import DeviceError
 from kernsearch.worker import Arena, Layout
 from kernsearch.worker.arena import LINE, OUTSIDE, STALE, UNWRITTEN, pattern_bits
 
@@ -97,3 +99,15 @@ def test_discarded_memory_reads_as_zero(arena: Arena) -> None:
     layout = layout_of(arena, np.dtype("f4"))
     arena.discard(layout.start, layout.end)
     assert arena.bytes(layout.slots["W"].offset, 4).tolist() == [0, 0, 0, 0]
+
+
+def test_memory_that_cannot_be_had_is_said_in_one_line(arena: Arena) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(DeviceError, match="shared memory: 4 MiB for arrays cannot be had"):
+            arena.reserve(4 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    arena.reserve(4 << 20)
+    assert arena.size == 4 << 20

@@ -76,6 +76,29 @@ def test_a_kernel_that_never_returns_is_killed_at_its_deadline(vector: Vector) -
     assert vector.still_works()
 
 
+def test_no_process_that_a_kernel_starts_outlives_it(vector: Vector) -> None:
+    with pytest.raises(Rejected, match="started another process"):
+        vector.run("breed")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(vector.view[0]), 0)
+    assert vector.still_works()
+
+
+def test_closed_standard_streams_are_no_trouble(built: Path, tmp_path: Path) -> None:
+    code = f"""if True:
+        import os, sys
+        for stream in range(3):
+            os.close(stream)
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        from test_worker import Vector, Worker
+        with Worker() as worker:
+            Path("said").write_text(str(Vector(worker, Path({str(built)!r})).still_works()))
+    """
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60, check=False)
+    assert (tmp_path / "said").read_text() == "True"
+
+
 def test_the_deadline_is_for_one_repeat_and_not_for_all_of_them(vector: Vector) -> None:
     timing = vector.run("nap_briefly", sizes=(100_000,), repeat=8, timeout_s=0.4)
     assert len(timing.seconds) == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from ...errors import CacheError
 
 MEMORY_BYTES = 4 << 30
 FILE_BYTES = 512 << 20
+ROOM_BYTES = 1 << 20  # what a compile may leave behind; with less, a failure may be for want of it
 _SCRIPT = Path(__file__).with_name("compile_child.py")
 
 
@@ -84,8 +86,26 @@ def run(
 ) -> Report:
     """Run commands one after the other in `folder` (a scratch folder, temporary files go there too) until one fails.
 
-    Raises Cancelled when the batch is given up.
+    Raises Cancelled when the batch is given up, CacheError when they fail and the folder cannot hold more files.
     """
+    report = _guarded(commands, folder, timeout_s, environment, batch)
+    if report is None:  # whoever killed the guard, it was not the source's fault
+        report = _guarded(commands, folder, timeout_s, environment, batch)
+    if report is None:
+        return Report(-signal.SIGKILL, "the process that guards the compiler was killed", 0.0)
+    if report.returncode != 0 and not report.timed_out:
+        _can_hold(folder, ROOM_BYTES)
+    return report
+
+
+def _guarded(
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] | None,
+    batch: Batch | None,
+) -> Report | None:
+    """What the guard reports, None when it was killed."""
     request = {
         "commands": [list(command) for command in commands],
         "environment": {"LC_ALL": "C", "TMPDIR": str(folder), **(environment or {})},
@@ -118,8 +138,17 @@ def run(
     if batch is not None and batch.cancelled:
         raise Cancelled
     if not answer:
-        return Report(-signal.SIGKILL, "the process that guards the compiler was killed", 0.0)
+        return None
     return Report(**json.loads(answer))
+
+
+def _can_hold(folder: Path, size: int) -> None:
+    """Raise CacheError when a folder has no room for so many bytes."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        raise CacheError(f"temporary folder {str(folder.parent)!r}: cannot be written ({error.strerror})") from error
 
 
 def _hang_up(guard: subprocess.Popen[bytes]) -> None:
