@@ -326,3 +326,21 @@ def test_the_callers_floating_point_mode_does_not_matter_to_subnormals():
     a = np.full((4, 4), 1e-30, np.float32)
     b = np.full((4, 4), 1e-12, np.float32)
     assert np.array_equal(ks.matmul(a, b) > 0, np.ones((4, 4), bool))
+
+
+@pytest.mark.parametrize("bad", ["2", None, [1, 2], 1j, 10**400], ids=repr)
+def test_a_scalar_that_is_no_number_is_refused_and_leaves_nothing_behind(bad: object) -> None:
+    a, b, c = whole(3, 4), whole(4, 5), whole(3, 5)
+    for _ in range(2):  # the second time by the short way
+        np.testing.assert_array_equal(ks.matmul(a, b, c=c, beta=1), a @ b + c)
+        with pytest.raises(ProblemError, match=r"beta .*: want a real number"):
+            ks.matmul(a, b, c=c, alpha=5, beta=bad)  # type: ignore[arg-type]
+        with pytest.raises(ProblemError, match=r"alpha .*: want a real number"):
+            ks.matmul(a, b, alpha=bad)  # type: ignore[arg-type]
+
+
+def test_the_sign_of_a_zero_scalar_counts() -> None:
+    a, b = np.ones((3, 4), "f4"), np.ones((4, 5), "f4")
+    for alpha in (0.0, -0.0, 0.0):
+        signs = np.signbit(ks.matmul(a, b, alpha=alpha))
+        assert (signs == (str(alpha) == "-0.0")).all()

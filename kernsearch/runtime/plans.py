@@ -23,7 +23,7 @@ import numpy as np
 from .. import backends, launch, records, registry
 from ..backends.cpu.call import Launcher, address_of, function
 from ..device import Device
-from ..errors import ArrayError, CompilerError, DtypeError, ProblemError, Rejected
+from ..errors import ArrayError, CacheError, CompilerError, DtypeError, ProblemError, Rejected
 from ..plan import KernelPlan, Plan
 from ..problem import Problem
 from ..records import lookup
@@ -156,7 +156,7 @@ class CallPlan:
         values = dict(self.plan.scalars)
         for name, value in named.items():
             if name in values:
-                values[name] = float(value)
+                values[name] = number(name, value)
             elif name.lower() in by_name and by_name[name.lower()] not in given:
                 given[by_name[name.lower()]] = self._checked(by_name[name.lower()], value)
             else:
@@ -243,7 +243,10 @@ class CallPlan:
             compiled = backends.get(self.device.backend).compile(kernel, self.device)
         except Rejected as error:
             raise CompilerError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
-        return function(compiled.path, compiled.entry)
+        try:
+            return function(compiled.path, compiled.entry)
+        except OSError as error:  # a folder mounted noexec, or cleared in this moment
+            raise CacheError(f"the object of kernel {kernel.template} cannot be loaded: {error}") from error
 
     def _overlaps(self, arrays: Sequence[np.ndarray], addresses: Sequence[int], spans: Sequence[tuple[int, int]],
                   elementwise: Sequence[str]) -> bool:  # fmt: skip
@@ -284,6 +287,16 @@ class CallPlan:
             for i, operand in enumerate(self.plan.operands):
                 if f"{operand.name}." in unmet and not arrays[i].flags.c_contiguous:
                     arrays[i] = _copy(arrays[i], operand.role)
+
+
+def number(name: str, value: Any) -> float:
+    """A scalar argument as a float. Raises ProblemError."""
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ProblemError(f"{name} {value!r}: want a real number")
 
 
 def _copy(array: np.ndarray, role: str) -> np.ndarray:

@@ -65,6 +65,8 @@ def matmul(
     Returns `out` or a new array. Raises ArrayError (a ValueError) for shapes that do not fit, DtypeError (a TypeError)
     for other or mixed dtypes, ProblemError for anything else, CompilerError when the first call finds no compiler.
     """
+    if not (type(alpha) is type(beta) is float):
+        alpha, beta = runtime.number("alpha", alpha), runtime.number("beta", beta)
     if beta == 0:
         c = None
     if not (type(a) is type(b) is _ARRAY):
@@ -117,7 +119,6 @@ def _matmul(
     if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("="):
         raise DtypeError(f"a is {a.dtype}, b is {b.dtype}: want the same dtype; nothing is converted")
     dtype = a.dtype.newbyteorder("=")
-    alpha, beta = _number("alpha", alpha), _number("beta", beta)
     if activation not in (None, "none", *ACTIVATIONS):
         raise ProblemError(f"activation {activation!r}: want one of {', '.join(ACTIVATIONS)}")
     if beta != 0 and c is None:
@@ -166,13 +167,6 @@ def _operand(name: str, array: Any) -> np.ndarray:
     if array.ndim == 0:
         raise ArrayError(f"{name} has no dimensions: want at least one; for a scalar, use *")
     return array
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise ProblemError(f"{name} {value!r}: want a real number") from error
 
 
 def _sizes(

@@ -137,7 +137,8 @@ class Launcher:
         """Run on arrays at these addresses, in the order of the plan's operands; scalars in that of `plan.scalars`."""
         for array, index, operand in self._slots:
             array[index] = addresses[operand]
-        if scalars != self._last:
+        if scalars != self._last or 0.0 in scalars:  # -0.0 equals 0.0 and is another number
+            self._last = None  # should one of them be no number, the others are there already
             for array, index, scalar in self._numbers:
                 array[index] = scalars[scalar]
             self._last = scalars
