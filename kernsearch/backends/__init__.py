@@ -30,7 +30,8 @@ class Toolchain:
 
     name      "gcc", "clang", "zig"
     version   exact, for people: "12.2.0", "0.17.1 (clang 22.1.8)"
-    id        what decides whether an object may be shared: name, version and the instructions it emits here
+    id        what decides whether an object may be shared and a time still holds: name, version, the flags that all
+              kernels get, and the instructions it emits here
     command   what to run, before any flags
     """
 

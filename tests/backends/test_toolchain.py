@@ -36,6 +36,15 @@ def test_gcc_is_taken_first(cpu, monkeypatch):
     assert found.id.startswith(f"gcc-{found.version}-{cpu.arch}-")
 
 
+@needs_gcc
+def test_other_flags_for_all_kernels_count_as_another_compiler(cpu, monkeypatch):
+    before, flags = toolchain.find(cpu), toolchain.base_flags(cpu)
+    monkeypatch.setattr(toolchain, "base_flags", lambda device: (*flags, "-fno-unroll-loops"))
+    monkeypatch.setattr(toolchain, "_known", {})
+    after = toolchain.find(cpu)
+    assert after.version == before.version and after.id != before.id
+
+
 @needs_zig
 def test_with_nothing_on_path_the_wheel_is_taken(cpu, monkeypatch):
     monkeypatch.setenv("PATH", "")

@@ -30,7 +30,7 @@ from .device import cpu_info
 OLDEST_GCC = 12
 WANTED = 'install gcc 12 or newer, or pip install "kernsearch[cc]"'
 PROBE_S = 180.0  # the first run of zig builds its runtime libraries
-_PROBE = "3"  # counts changes to the probe
+_PROBE = "4"  # counts changes to the probe
 _WIDTH_MACROS = {
     "avx512": ("__AVX512F__", "__AVX512DQ__"),
     "avx2": ("__AVX2__", "__FMA__"),
@@ -196,7 +196,7 @@ def _probe(command: tuple[str, ...], device: Device) -> Toolchain | str:
         if zig:
             version = f"{report.stderr.strip().splitlines()[-1]} (clang {clang})"
     name = "zig" if zig else "clang" if clang else "gcc"
-    emitted = [*command[1:], *sorted(macros.splitlines())]
+    emitted = [*command[1:], *base_flags(device), *link_flags(device), *sorted(macros.splitlines())]
     digest = hashlib.sha256("\n".join(emitted).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     number = version.split(" ")[0]
     return Toolchain(name, version, f"{name}-{number}-{device.arch}-{digest}", command)
