@@ -62,13 +62,15 @@ def test_a_compatible_record_that_passes_the_gates_again_becomes_exact(home):
     assert upkeep.verify_records() == []
 
 
-def test_a_compatible_record_that_fails_the_gates_is_told_and_left_alone(home):
+def test_a_compatible_record_that_fails_the_gates_is_told_and_kept_where_nothing_loads_it(home):
     wrong = handmade.MULTIPLY.replace("k < depth", "k < depth - (depth > 20)")
     path = keep(home, wrong, compiler="another")
     before = path.read_bytes()
     (row,) = upkeep.verify_records()
     assert row["status"] == "rejected" and row["reason"].startswith("correctness")
-    assert path.read_bytes() == before
+    assert not path.exists() and Path(row["path"]).read_bytes() == before
+    assert lookup.store().find(PROBLEM, DEVICE).record.variant != "handmade"
+    assert mine() == [] and upkeep.verify_records() == []
 
 
 def test_conflicts_and_files_that_are_no_records_are_not_verified(home):

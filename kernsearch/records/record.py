@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -142,7 +142,7 @@ _listeners: list[Callable[[], None]] = []
 
 
 def on_write(listener: Callable[[], None]) -> None:
-    """Have a function called after this process has written a record."""
+    """Have a function called after this process has written a record or set one aside."""
     _listeners.append(listener)
 
 
@@ -152,16 +152,30 @@ def write(record: Record, folder: Path) -> Path:
     A file that conflicts with it, cannot be read or is of another schema is left alone. Raises CacheError when the
     folder cannot be written, is locked for too long, or the disk is full.
     """
+    home = folder / record.fingerprint.device
+    with _changing(home):
+        for left_behind in home.glob(".new-*"):  # by a writer that was killed: who holds the lock is the only one
+            left_behind.unlink()
+        path = _target(record, home)
+        _replace(path, msgspec.json.format(msgspec.json.encode(record.to_json()), indent=1))
+    return path
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a record's file under a name that lookup passes over, `.rejected` added; the new path. Raises CacheError."""
+    with _changing(path.parent):
+        return path.replace(path.with_name(f"{path.name}.rejected"))
+
+
+@contextlib.contextmanager
+def _changing(home: Path) -> Iterator[None]:
+    """Hold the lock of a folder, made if missing; tell the listeners when all went well."""
     import filelock
 
-    home = folder / record.fingerprint.device
     try:
         home.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(home / ".lock", timeout=LOCK_TIMEOUT_S):
-            for left_behind in home.glob(".new-*"):  # by a writer that was killed: who holds the lock is the only one
-                left_behind.unlink()
-            path = _target(record, home)
-            _replace(path, msgspec.json.format(msgspec.json.encode(record.to_json()), indent=1))
+            yield
     except filelock.Timeout as error:
         raise CacheError(f"{str(home)!r} is locked by another process for {LOCK_TIMEOUT_S:g} s") from error
     except (OSError, NotImplementedError) as error:
@@ -169,7 +183,6 @@ def write(record: Record, folder: Path) -> Path:
         raise CacheError(f"record in {str(home)!r} cannot be written: {why}; the old one, if any, is whole") from error
     for listener in _listeners:
         listener()
-    return path
 
 
 def _target(record: Record, home: Path) -> Path:

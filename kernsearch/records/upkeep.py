@@ -62,8 +62,8 @@ def verify_records() -> list[dict[str, Any]]:
     """Put every compatible record of the user on this device through the gates again, as before it was recorded.
 
     One that passes gets the fingerprint of here and now, and is exact from then on; its measurement stays, with the
-    policy it was made under. One row each: name, path, problem, status (verified, rejected, failed), reason. Raises
-    CompilerError when nothing can compile.
+    policy it was made under. One that is rejected is set aside, so that nothing loads it any more. One row each: name,
+    path, problem, status (verified, rejected, failed), reason. Raises CompilerError when nothing can compile.
     """
     device = backends.resolve("auto")[1]
     rows = []
@@ -77,7 +77,8 @@ def verify_records() -> list[dict[str, Any]]:
             fresh = fingerprint.here(record.plan, device)
             records.write(msgspec.structs.replace(record, fingerprint=fresh, evidence=evidence), path.parent.parent)
         except Rejected as refusal:
-            rows.append(row | {"status": "rejected", "reason": f"{refusal.gate}: {refusal.reason}"})
+            aside = str(records.set_aside(path))
+            rows.append(row | {"path": aside, "status": "rejected", "reason": f"{refusal.gate}: {refusal.reason}"})
         except CompilerError:
             raise
         except KernsearchError as error:
