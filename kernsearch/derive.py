@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
+from .launch import itemsize
 from .problem import Problem
 from .program import Kernel, Program, Site, empty_graph
 from .rules import PHASES, Rule, Step, all_rules, replay
@@ -166,8 +167,7 @@ class Fits:
 
 def derive(problem: Problem, op: Op, templates: Sequence[Template]) -> Derivation:
     """All programs of a problem and its variants for these templates (of one backend)."""
-    itemsize = {"float64": 8, "float32": 4}.get(problem.dtype, 2)
-    return explore(op.root(problem), templates, {**op.sizes(problem), "ITEMSIZE": itemsize})
+    return explore(op.root(problem), templates, {**op.sizes(problem), "ITEMSIZE": itemsize(problem.dtype)})
 
 
 def explore(

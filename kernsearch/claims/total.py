@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from .. import sizes as expressions
+from ..launch import itemsize
 from ..program import Program
 from .costs import Claims, KernelCost
-from .walk import ITEMSIZE, Walk
+from .walk import Walk
 
 __all__ = ["Claims", "claims", "claims_of"]
 
@@ -61,7 +62,7 @@ def _program_cost(program: Program) -> Cost:
             _kernels[key] = Walk(program, kernel).cost()
         costs.append(_kernels[key])
     out = {(o.node, o.field) for o in program.outs}
-    between = [(ITEMSIZE[program.nodes[p[0]].dtype], program.at(p).axes) for p in program.materialised - out]
+    between = [(itemsize(program.nodes[p[0]].dtype), program.at(p).axes) for p in program.materialised - out]
     extents = dict(program.extents)
 
     def cost(sizes: Mapping[str, int], config: Mapping[str, int]) -> Claims:

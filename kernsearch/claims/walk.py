@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..launch import itemsize
 from ..meaning.loops import ASYNCHRONOUS, Loops, Tiling, loops_of, masks_above
 from ..program import Kernel, Place, Program
 from ..program.body import Body, positions
 from ..program.value import Axes, Node, Use
 from .costs import CHIP, MEMORY, ONE, WHOLE, KernelCost, Note, Skipping, Turns
 
-ITEMSIZE = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 SPECIAL = frozenset({"exp", "log", "tanh", "sqrt", "gelu", "gelu_tanh", "silu", "div", "normalize"})
 
 
@@ -128,7 +128,7 @@ class Walk:
 
     def note(self, place: Place, box: Box, depth: int, weight: int = 1) -> tuple[int, Note]:
         axes = self.program.at(place).axes
-        return ITEMSIZE[self.program.nodes[place[0]].dtype], Note(weight, self.turns(depth, box, axes))
+        return itemsize(self.program.nodes[place[0]].dtype), Note(weight, self.turns(depth, box, axes))
 
     # -- outputs
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import sizes as expressions
 from ..device import Device
+from ..launch import itemsize
 from ..program import Kernel, Program
 from ..program import body as bodies
 from ..space import Config, Sizes
@@ -84,12 +85,12 @@ class KernelRoofline:
             for use in p.nodes[name].args:
                 if use.node not in inside:
                     axes = use.seen(p.at((use.node, use.field)).axes)
-                    itemsize = _itemsize(p.nodes[use.node].dtype)
+                    size = itemsize(p.nodes[use.node].dtype)
                     label = p.arrays[use.node, use.field]
-                    found[label, axes] = Operand(label, axes, itemsize, packed=p.keys[use.node] in packed)
+                    found[label, axes] = Operand(label, axes, size, packed=p.keys[use.node] in packed)
         for place in self.kernel.outputs:
             label, axes = p.arrays[place], p.at(place).axes
-            found[label, axes] = Operand(label, axes, _itemsize(p.nodes[place[0]].dtype), written=True)
+            found[label, axes] = Operand(label, axes, itemsize(p.nodes[place[0]].dtype), written=True)
         cut = {axis: slab for slab, axis in p.slabs.items() if slab in self.slabs}
         return tuple(
             replace(o, axes=(*o.axes, *(cut[a] for a in o.axes if a in cut and cut[a] not in o.axes)))
@@ -248,7 +249,3 @@ def _operations(body: bodies.Body | None) -> int:
         return 0
     own = 1 if body[0] in ("add", "sub", "mul", "max", "mask", "weigh", "shift", "relu") else COSTLY
     return own + sum(map(_operations, bodies.children(body)))
-
-
-def _itemsize(dtype: str) -> int:
-    return {"float64": 8, "float32": 4}.get(dtype, 2)

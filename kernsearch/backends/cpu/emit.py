@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from ... import sources
 from ...binding import Array, Binding, Root
 from ...device import Device
+from ...launch import itemsize
 from ...plan import KernelPlan
 from ..expressions import Spelling, fold, leaves, spell
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ...template import Template
 
 GROUPS = "SBMNK"  # slab, batch, rows, columns, reduced
-ITEMSIZES = {"float32": 4, "float64": 8}
 VECTOR_GROUP = "N"
 
 
@@ -315,7 +315,7 @@ def _roots(binding: Binding) -> Iterator[str]:
 
 def _scratch_names(binding: Binding, config: Mapping[str, int]) -> dict[str, int | str]:
     """Names that a template's scratch expression may use besides its letters, THREADS and ITEMSIZE."""
-    names: dict[str, int | str] = {"PARTIALS": int(_needs_partials(binding)), "ITEMSIZE": ITEMSIZES[binding.acc]}
+    names: dict[str, int | str] = {"PARTIALS": int(_needs_partials(binding)), "ITEMSIZE": itemsize(binding.acc)}
     for group in GROUPS:
         axes = binding.groups.get(group, ())
         names[group] = fold(" * ".join(f"({binding.extents[axis]})" for axis in axes) or "1", config)
