@@ -18,6 +18,14 @@ from kernsearch import backends
 from kernsearch.errors import CompilerError
 
 RESULTS = Path(__file__).parent / "results"
+_ABOUT = """# Figures
+
+Written by `python benchmarks/figures.py report` from the JSON files beside it: `<figure>-<device key>.json`, one for
+each figure and device. Each holds `figure`, `title`, what is `wanted`, a `summary` of what was measured with its
+interval, whether it was `met`, the `date`, the `load` average of the machine when it started, the `machine` (CPU,
+caches, threads, system, compiler, versions of the libraries), and the numbers of every run. The table repeats the
+essence. `python benchmarks/figures.py --help` says how to take them again.
+"""
 CLI = "from kernsearch.cli import main; main()"
 IDLE_LOAD = 0.5
 
@@ -96,7 +104,7 @@ def keep(figure: str, result: Mapping[str, Any], load: float) -> Path:
 def report() -> Path:
     """One Markdown page of all results that are kept, by device."""
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    lines = ["# Figures", "", "Written by `python benchmarks/figures.py report` from the JSON files beside it.", ""]
+    lines = [_ABOUT]
     for device in sorted({data["machine"]["device"] for data in found}):
         rows = [data for data in found if data["machine"]["device"] == device]
         where = rows[0]["machine"]
@@ -116,6 +124,8 @@ def report() -> Path:
             for row in rows
         ]
         lines.append("")
+    if not found:
+        lines.append("Nothing has been measured yet.\n")
     path = RESULTS / "README.md"
     path.write_text("\n".join(lines))
     return path
