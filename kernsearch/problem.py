@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,3 +58,13 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if any(len(p) > 12 for p in parts):
         raise ProblemError(f"shape {text!r}: a size of more than 12 digits cannot be held by any device")
     return tuple(map(int, parts))
+
+
+def whole_sizes(shape: Sequence[int] | str) -> tuple[int, ...]:
+    """The sizes of a shape that a caller gave: whole numbers of any kind, or text. Raises ProblemError."""
+    if isinstance(shape, str):
+        return parse_shape(shape)
+    try:
+        return tuple(operator.index(size) for size in shape)
+    except TypeError as error:
+        raise ProblemError(f"shape {shape!r}: want whole sizes, like (2304, 1544, 4096)") from error

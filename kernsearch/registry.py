@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import ProblemError, SpaceError
-from .problem import Problem
+from .problem import Problem, whole_sizes
 from .space import Op
 
 if TYPE_CHECKING:
@@ -73,12 +73,14 @@ def op(name: str) -> Op:
     return known[name]
 
 
-def problem(name: str, shape: Sequence[int], dtype: Any = None, *, backend: str = "cpu", **options: Any) -> Problem:
+def problem(
+    name: str, shape: Sequence[int] | str, dtype: Any = None, *, backend: str = "cpu", **options: Any
+) -> Problem:
     """A checked problem of the op of that name. An option of None is its default; a dtype may be NumPy's."""
     if dtype is not None and not isinstance(dtype, str):
         dtype = getattr(dtype, "name", None) or getattr(dtype, "__name__", repr(dtype))
     given = {option: value for option, value in options.items() if value is not None}
-    return op(name).problem(tuple(shape), dtype, backend=backend, **given)
+    return op(name).problem(whole_sizes(shape), dtype, backend=backend, **given)
 
 
 def public() -> dict[str, str]:
