@@ -20,7 +20,8 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
     for decorate in (
         click.option("--epilogue", default=None, metavar="LIST",
-                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual.  [default: none]"),
+                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The activation is "
+                          "always last: act(alpha A B + bias + beta C).  [default: none]"),
         click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--dtype", default=None, help="Default: float32 on the CPU."),
@@ -94,10 +95,12 @@ def tune(op: str, shape: str, as_json: bool, space_file: str | None, fixes: tupl
 @problem_options
 @json_option
 @click.option("--against", default="numpy", show_default=True, metavar="LIST", help="Libraries, like numpy,torch.")
-@click.option("--rounds", default=None, type=int, metavar="N", help="Interleaved rounds.")
+@click.option("--rounds", default=None, type=int, metavar="N", help="Interleaved rounds.  [default: 12 to 40]")
 @click.option("--warm", is_flag=True, help="Leave the caches warm between samples.")
 def bench(op: str, shape: str, as_json: bool, against: str, **options: Any) -> None:
-    """Time the recorded kernel against other libraries, each in its own process.
+    """Time the recorded kernel against libraries.
+
+    Each library runs in a process of its own, and so does kernsearch; rounds are interleaved.
 
     \b
     kernsearch bench gemm --shape 2304x1544x4096 --against numpy,torch
@@ -115,7 +118,7 @@ def bench(op: str, shape: str, as_json: bool, against: str, **options: Any) -> N
 @space_option
 @json_option
 def explain(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
-    """Show how the kernels of a problem are derived, what was predicted and what was measured."""
+    """Show derivation, predictions and measurements."""
     from .problem import parse_shape
     from .report.explain import explanation, print_explanation
 
@@ -171,13 +174,15 @@ def cache_list(as_json: bool) -> None:
 
 @cache.command("why")
 @problem_options
+@space_option
 @click.option("--policy", default="compatible", show_default=True, help="strict, compatible or any.")
 @json_option
-def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
-    """Say which record would be used for a problem, and why not the others."""
+def cache_why(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
+    """Say which record would be used, and why not others."""
     from .problem import parse_shape
     from .runtime import why
 
+    _use_space(space_file)
     told = why(op, shape=parse_shape(shape), **options)
     if as_json:
         _print_json(told)
@@ -190,7 +195,10 @@ def cache_why(op: str, shape: str, as_json: bool, **options: Any) -> None:
 @cache.command("verify")
 @json_option
 def cache_verify(as_json: bool) -> None:
-    """Run the gates again on records whose compiler or package version changed."""
+    """Run the gates again on records that are not exact.
+
+    Those are the ones whose compiler, measurement policy or package version changed.
+    """
     from .records.upkeep import verify_records
     from .report.tables import print_verified
 
@@ -203,7 +211,7 @@ def cache_verify(as_json: bool) -> None:
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Show the device, compilers, folders and libraries that would be used."""
+    """Show device, compiler, folders and libraries."""
     from .report.doctor import examine, print_findings
 
     findings = examine()
@@ -235,6 +243,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         _complain(error.format_message())
         sys.exit(2)

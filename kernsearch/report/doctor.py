@@ -34,7 +34,7 @@ def examine() -> dict[str, Any]:
     except CompilerError as error:
         findings["compiler"] = {"problem": str(error)}
         findings["ok"] = False
-    for name, folder in (("data", settings.get().data_dir), ("objects", settings.get().cache_dir)):
+    for name, folder in (("data", settings.get().data_dir), ("cache", settings.get().cache_dir)):
         try:
             findings.setdefault("folders", {})[name] = str(folder())
         except KernsearchError as error:
@@ -68,6 +68,6 @@ def print_findings(findings: dict[str, Any]) -> None:
     for name, folder in findings["folders"].items():
         click.echo(f"{name:9s} {folder}")
     click.echo(f"cuda      {findings['cuda']}")
-    for name, found in findings["libraries"].items():
-        click.echo(f"          {name} {found or 'not installed'}")
+    for i, (name, found) in enumerate(findings["libraries"].items()):
+        click.echo(f"{'' if i else 'libraries':9s} {name} {found or 'not installed'}")
     click.echo("ready to tune" if findings["ok"] else "not ready: see above")

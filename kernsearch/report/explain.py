@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -106,7 +106,8 @@ def _steps(
         rows.append(_row(step.rule, pictures.get(step.rule, ""), after, before))
         program, before = reached, after
     scheduled = claims(variant, known, config)
-    said = ", ".join(_annotation(step.site.choice) for step in variant.steps[len(variant.path) :])
+    names = {key: name for name, key in variant.program.keys.items()}
+    said = ", ".join(annotation(step.site.choice, names) for step in variant.steps[len(variant.path) :])
     rows.append(_row("schedule", said, scheduled, before))
     return rows
 
@@ -118,10 +119,11 @@ def _after(derivation: Derivation, key: str, step: Any) -> Any:
     raise AssertionError("a path follows the edges of its graph")
 
 
-def _annotation(choice: Any) -> str:
+def annotation(choice: Sequence[Any], names: Mapping[str, str]) -> str:
+    """A schedule step in words: 'tile m block MC', 'move A pack'. `names` of values by key; others go without."""
     kind, what, *rest = choice
-    axes = "".join(what) if kind in ("tile", "skip") else ""
-    return " ".join(filter(None, (kind, axes, *map(str, rest))))
+    of = names.get(what, "") if isinstance(what, str) else "".join(what)
+    return " ".join(filter(None, (kind, of, *map(str, rest))))
 
 
 def _row(rule: str, what: str, cost: Claims, before: Claims | None) -> dict[str, Any]:

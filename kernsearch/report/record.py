@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from .. import sources
-from ..errors import CacheError
-from ..records import Record, read
-from .units import duration, spelled
+from .. import registry, sources
+from ..errors import CacheError, KernsearchError
+from ..records import Record, lookup, read
+from .explain import annotation
+from .units import duration, interval, size, spelled
 
 
 def read_record(name: str) -> Record:
     """The record in a file, or of a name that `cache list` prints. Raises CacheError when there is none."""
-    from ..records import lookup
-
     path = Path(name)
     if not path.is_file():
         store = lookup.store()
@@ -36,19 +37,72 @@ def print_record(record: Record, *, source: bool, log: bool) -> None:
     click.echo(f"compiler  {record.fingerprint.compiler}")
     click.echo(f"variant   {record.variant}")
     click.echo(f"config    {spelled(record.config)}")
-    if record.measurement is not None:
-        low, high = record.measurement.ci_s
-        click.echo(f"time      {duration(record.measurement.median_s)} ({duration(low)} to {duration(high)})")
-    click.echo("derivation")
-    for step in record.derivation:
-        click.echo(f"  {step['rule']:18s} {step['site']}")
-    for kernel in record.plan.kernels:
-        click.echo(f"kernel    {kernel.template} ({kernel.source}), scratch {kernel.scratch} bytes")
+    for line in _times(record):
+        click.echo(line)
+    if record.created:
+        click.echo(f"created   {record.created}")
+    names = _names(record)
+    for i, step in enumerate(record.derivation):
+        click.echo(f"{'' if i else 'derived':9s} {_step(step, names)}")
+    for i, kernel in enumerate(record.plan.kernels):
+        click.echo(f"{'' if i else 'kernels':9s} {kernel.template} ({kernel.source})")
+    if (workspace := record.evidence.get("gates", {}).get("workspace_bytes")) is not None:
+        click.echo(f"workspace {size(workspace)}")
     if log:
         click.echo("evidence")
-        for gate, found in record.evidence.items():
-            click.echo(f"  {gate}: {found}")
+        for name, found in record.evidence.items():
+            for line in _lines(found):
+                click.echo(f"  {name}: {line}")
     if source:
         for kernel in record.plan.kernels:
             click.echo(f"\n// ks_generated.h for {kernel.template}\n{kernel.header}")
             click.echo(f"// {kernel.source}\n{sources.path_of(kernel.source).read_text()}")
+
+
+def _times(record: Record) -> list[str]:
+    """How fast it is, compared with what, and how sure that is."""
+    measured, default = record.measurement, record.default_measurement
+    if measured is None:
+        return ["time      never measured: the model's pick"]
+    (low, high), speed = measured.ci_s, record.evidence.get("gflops")
+    lines = [
+        f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
+        + (f", {speed:.1f} GFLOP/s" if speed else "")
+    ]
+    speedup = record.evidence.get("speedup")
+    if default is not None and speedup:
+        times = f"{speedup['value']:.3f} times as fast {interval(*speedup['ci'])}"
+        lines.append(f"default   {duration(default.median_s)}; this one is {times}")
+    if verdict := record.evidence.get("verdict"):
+        lines.append(f"play-off  {verdict}")
+    return lines
+
+
+def _lines(found: Any) -> list[str]:
+    """A piece of evidence, a line for each of several things."""
+    if isinstance(found, list):
+        return [line for each in found for line in _lines(each)]
+    if isinstance(found, dict):
+        return [", ".join(f"{name} {_value(value)}" for name, value in found.items()) or "none"]
+    return [_value(found)]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return spelled(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _names(record: Record) -> dict[str, str]:
+    """The textbook's names of values by their keys; none when its op is not known here."""
+    try:
+        root = registry.op(record.problem.op).root(record.problem)
+    except KernsearchError:
+        return {}
+    return {key: name for name, key in root.keys.items()}
+
+
+def _step(step: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """A rule by its name, a step of the schedule in words."""
+    choice = step["site"].get("choice")
+    return annotation(choice, names) if isinstance(choice, list | tuple) and choice[0] == step["rule"] else step["rule"]

@@ -9,14 +9,14 @@ def duration(seconds: float) -> str:
     """0.00123 -> '1.23 ms'."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
         if seconds >= scale or unit == "ns":
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:.0f} {unit}"
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
     raise AssertionError("unreachable")
 
 
 def size(number: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
+        if number < 1023.5 or unit == "GiB":
             return f"{number:.4g} {unit}"
         number /= 1024
     raise AssertionError("unreachable")

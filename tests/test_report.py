@@ -1,0 +1,65 @@
+"""What people read: numbers, steps and records in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import handmade
+import pytest
+
+from kernsearch import backends, registry
+from kernsearch.records import Measured
+from kernsearch.report.explain import annotation
+from kernsearch.report.record import print_record
+from kernsearch.report.units import duration, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (2.5, "2.5 s"),
+        (1234.0, "1234 s"),
+        (0.9996, "1000 ms"),
+        (0.2, "200 ms"),
+        (999.7e-6, "1000 µs"),
+        (1.5e-9, "1.5 ns"),
+        (0.0, "0 ns"),
+    ],
+)
+def test_durations_have_three_digits_and_no_exponent(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40, "1024 GiB")])
+def test_sizes_are_binary(number: float, said: str) -> None:
+    assert size(number) == said
+
+
+def test_steps_name_values_and_axes_and_leave_keys_out() -> None:
+    assert annotation(("tile", ("m",), "block", "MC"), {}) == "tile m block MC"
+    assert annotation(["move", "31fd", "pack"], {"31fd": "A"}) == "move A pack"
+    assert annotation(["move", "31fd", "pack"], {}) == "move pack"
+
+
+def test_a_record_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem, device = registry.problem("gemm", (33, 17, 29)), backends.resolve("cpu")[1]
+    steps = ({"rule": "fuse_epilogues", "site": {"choice": ""}},
+             {"rule": "tile", "site": {"choice": ["tile", ["m"], "block", "MC"]}})  # fmt: skip
+    evidence = {"gates": {"workspace_bytes": 2048, "full": True}, "verdict": "beats it", "gflops": 12.34,
+                "speedup": {"value": 1.5, "ci": [1.25, 1.75]}, "compile": [{"warnings": 0}, {"warnings": 1}]}  # fmt: skip
+    record = handmade.record(problem, handmade.plan(tmp_path), device, derivation=steps, evidence=evidence,
+                             measurement=Measured(1e-3, (9e-4, 2e-3)),
+                             default_measurement=Measured(1.5e-3, (1e-3, 2e-3)))  # fmt: skip
+    print_record(record, source=False, log=True)
+    told = capsys.readouterr().out
+    for line in (
+        "time      1 ms (900 µs to 2 ms), 12.3 GFLOP/s",
+        "default   1.5 ms; this one is 1.500 times as fast [1.250, 1.750]",
+        "play-off  beats it",
+        "derived   fuse_epilogues",
+        "          tile m block MC",
+        "workspace 2 KiB",
+        "  compile: warnings 0",
+        "  compile: warnings 1",
+    ):
+        assert line in told.splitlines()
