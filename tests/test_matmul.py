@@ -288,6 +288,14 @@ def test_a_remembered_call_looks_at_each_address_anew():
         assert np.array_equal(ks.matmul(x, b, out=out), a @ b)
 
 
+def test_a_remembered_call_still_misses_what_beta_scales():
+    a, b = whole(6, 8), whole(8, 4)
+    for _ in range(2):
+        ks.matmul(a, b)
+        with pytest.raises(ArrayError, match="without c"):
+            ks.matmul(a, b, beta=2.0)
+
+
 def test_many_threads_call_at_once():
     wrong, start = [], threading.Barrier(6)
 

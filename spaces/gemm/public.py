@@ -69,6 +69,8 @@ def matmul(
         alpha, beta = runtime.number("alpha", alpha), runtime.number("beta", beta)
     if beta == 0:
         c = None
+    elif c is None:
+        raise ArrayError(f"beta = {beta:g} without c: want the array that it scales")
     if not (type(a) is type(b) is _ARRAY):
         return _matmul(a, b, bias, activation, alpha, beta, c, out, None)
     key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation)
@@ -121,8 +123,6 @@ def _matmul(
     dtype = a.dtype.newbyteorder("=")
     if activation not in (None, "none", *ACTIVATIONS):
         raise ProblemError(f"activation {activation!r}: want one of {', '.join(ACTIVATIONS)}")
-    if beta != 0 and c is None:
-        raise ArrayError(f"beta = {beta:g} without c: want the array that it scales")
     a2 = a if a.ndim > 1 else a[np.newaxis, :]
     b2 = b if b.ndim > 1 else b[:, np.newaxis]
     batch, (m, n, k) = _sizes(a2, b2, a, b)
