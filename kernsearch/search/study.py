@@ -1,7 +1,7 @@
 """Optuna, and nothing else of the search: the durable study, and TPE on a copy of it in memory.
 
-A trial is written in one transaction when it is asked for and again when it is told, while TPE works in memory: with
-the sampler on the database each parameter would be a transaction of its own.
+A trial is written in one transaction when it is asked for; when it is told its state is written last, so that what is
+finished is whole. TPE works in memory: with the sampler on the database each parameter would be a transaction too.
 """
 
 from __future__ import annotations
