@@ -11,7 +11,7 @@ from kernsearch import backends, registry
 from kernsearch.records import Measured
 from kernsearch.report.explain import annotation
 from kernsearch.report.record import print_record
-from kernsearch.report.units import duration, size
+from kernsearch.report.units import duration, operations, size
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,11 @@ def test_sizes_are_binary(number: float, said: str) -> None:
     assert size(number) == said
 
 
+@pytest.mark.parametrize(("number", "said"), [(12, "12 FLOP"), (196608, "196.6 kFLOP"), (29.14e9, "29.14 GFLOP")])
+def test_operations_have_the_unit_that_fits(number: float, said: str) -> None:
+    assert operations(number) == said
+
+
 def test_steps_name_values_and_axes_and_leave_keys_out() -> None:
     assert annotation(("tile", ("m",), "block", "MC"), {}) == "tile m block MC"
     assert annotation(["move", "31fd", "pack"], {"31fd": "A"}) == "move A pack"
@@ -46,7 +51,8 @@ def test_a_record_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture
     steps = ({"rule": "fuse_epilogues", "site": {"choice": ""}},
              {"rule": "tile", "site": {"choice": ["tile", ["m"], "block", "MC"]}})  # fmt: skip
     evidence = {"gates": {"workspace_bytes": 2048, "full": True}, "verdict": "beats it", "gflops": 12.34,
-                "speedup": {"value": 1.5, "ci": [1.25, 1.75]}, "compile": [{"warnings": 0}, {"warnings": 1}]}  # fmt: skip
+                "speedup": {"value": 1.5, "ci": [1.25, 1.75]}, "finalists": {"slow": 2e-3, "quick": 1e-3},
+                "compile": [{"warnings": 0}, {"warnings": 1}]}  # fmt: skip
     record = handmade.record(problem, handmade.plan(tmp_path), device, derivation=steps, evidence=evidence,
                              measurement=Measured(1e-3, (9e-4, 2e-3)),
                              default_measurement=Measured(1.5e-3, (1e-3, 2e-3)))  # fmt: skip
@@ -61,5 +67,6 @@ def test_a_record_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture
         "workspace 2 KiB",
         "  compile: warnings 0",
         "  compile: warnings 1",
+        "  finalists: 1 ms quick",
     ):
         assert line in told.splitlines()

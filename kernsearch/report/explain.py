@@ -16,7 +16,7 @@ from ..model import ceilings
 from ..records import Record, lookup
 from ..rules import all_rules
 from .tables import table
-from .units import duration, size, spelled
+from .units import duration, operations, size, spelled
 
 _RANKED = 12  # variants listed
 
@@ -135,7 +135,7 @@ def _row(rule: str, what: str, cost: Claims, before: Claims | None) -> dict[str,
 
 def print_explanation(told: dict[str, Any]) -> None:
     click.echo(f"{told['problem']} on {told['device']}")
-    click.echo(f"{told['programs']} programs derived, {told['variants']} variants, {told['flops'] / 1e9:.3g} GFLOP\n")
+    click.echo(f"{told['programs']} programs derived, {told['variants']} variants, {operations(told['flops'])}\n")
     click.echo("the model's pick of each variant")
     table(
         ("variant", "predicted", "bound by", "config"),
@@ -152,9 +152,9 @@ def print_explanation(told: dict[str, Any]) -> None:
     winner = told.get("winner")
     click.echo(f"\nderivation of {winner['variant'] if winner else told['predicted'][0]['variant']}")
     table(
-        ("step", "memory traffic", "GFLOP", "launches", "what"),
+        ("step", "memory traffic", "operations", "launches", "what"),
         [
-            (row["rule"], size(row["bytes"]), f"{row['flops'] / 1e9:.3g}", str(row["launches"]), row["what"])
+            (row["rule"], size(row["bytes"]), operations(row["flops"]), str(row["launches"]), row["what"])
             for row in told.get("steps", ())
         ],
     )

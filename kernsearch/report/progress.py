@@ -34,7 +34,7 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=self._err), refresh_per_second=8, transient=True)
+            self._live = Live("getting ready", console=Console(stderr=self._err), refresh_per_second=8, transient=True)
             self._live.start()
         return self
 

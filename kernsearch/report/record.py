@@ -51,7 +51,7 @@ def print_record(record: Record, *, source: bool, log: bool) -> None:
     if log:
         click.echo("evidence")
         for name, found in record.evidence.items():
-            for line in _lines(found):
+            for line in _finalists(found) if name == "finalists" else _lines(found):
                 click.echo(f"  {name}: {line}")
     if source:
         for kernel in record.plan.kernels:
@@ -76,6 +76,11 @@ def _times(record: Record) -> list[str]:
     if verdict := record.evidence.get("verdict"):
         lines.append(f"play-off  {verdict}")
     return lines
+
+
+def _finalists(found: Mapping[str, float]) -> list[str]:
+    """Candidates of the play-off, the fastest first."""
+    return [f"{duration(seconds)} {name}" for name, seconds in sorted(found.items(), key=lambda item: item[1])]
 
 
 def _lines(found: Any) -> list[str]:

@@ -24,11 +24,12 @@ def print_result(result: Result) -> None:
                + (f", {speed:.1f} GFLOP/s" if speed else ""))  # fmt: skip
     speedup = record.evidence.get("speedup")
     if result.default_kept or speedup is None:
-        click.echo("default   kept: nothing beat the default candidate with confidence")
+        also = "; others were as fast" if record.tie else ""
+        click.echo(f"default   kept: nothing beat the default candidate with confidence{also}")
     else:
         times = f"{speedup['value']:.3f} times as fast {interval(*speedup['ci'])}"
         click.echo(f"default   {duration(default.median_s)}; the winner is {times}")
-    if record.tie:
+    if record.tie and not result.default_kept:
         click.echo("tie       other candidates were as fast; the one with fewer resources was taken")
     if measured.busy:
         click.echo("busy      the machine was busy while measuring; times are less sure than they look")

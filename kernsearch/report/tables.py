@@ -37,15 +37,22 @@ def print_verified(rows: list[dict[str, Any]]) -> None:
     table(("record", "status", "why"), [(row["name"], row["status"], row["reason"]) for row in rows])
 
 
+_HITS = {"nearest": "by the record of a near shape", "default": "by a shipped default, not tuned here"}
+
+
 def print_bench(results: dict[str, Any]) -> None:
     for row in results["results"]:
         ours = row["ours"]
-        click.echo(f"{row['problem']}")
-        cells = [("kernsearch", duration(ours["median_s"]), "", f"{ours['hit']} record")]
+        click.echo(f"{row['problem']}, {results['threads']} threads, {results['cache']} caches")
+        how = f"{ours['variant']}, {_HITS.get(ours['hit'], ours['hit'] + ' record')}"
+        cells = [("kernsearch", duration(ours["median_s"]), "1", "", how)]
         cells += [
-            (name, duration(peer["median_s"]), f"{peer['ratio']:.3f}", f"{interval(*peer['ratio_ci'])} of our time")
+            (name, duration(peer["median_s"]), f"{peer['ratio']:.3f}", interval(*peer["ratio_ci"]), peer["library"])
             for name, peer in sorted(row["peers"].items())
         ]
-        table(("library", "median", "ratio", ""), cells)
-    for name, ratio in sorted(results["geomean"].items()):
-        click.echo(f"geometric mean: {name} takes {ratio:.3f} times our time")
+        table(("library", "median", "of our time", "99 %", ""), cells)
+        if row["busy"]:
+            click.echo("the machine was busy while measuring; times are less sure than they look")
+    if len(results["results"]) > 1:
+        for name, ratio in sorted(results["geomean"].items()):
+            click.echo(f"geometric mean: {name} takes {ratio:.3f} times our time")

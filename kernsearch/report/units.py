@@ -22,6 +22,14 @@ def size(number: float) -> str:
     raise AssertionError("unreachable")
 
 
+def operations(number: float) -> str:
+    """1234567 -> '1.23 MFLOP'."""
+    for scale, unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
+        if number >= scale:
+            return f"{number / scale:.4g} {unit}"
+    return f"{number:.4g} FLOP"
+
+
 def interval(low: float, high: float) -> str:
     """A confidence interval of ratios."""
     return f"[{low:.3f}, {high:.3f}]"
