@@ -72,7 +72,8 @@ class Op:
     edges     (problem, config) -> awkward small shapes that a general template must get right, the largest last
     textbook  (problem, inputs, scalars) -> outputs by plain loops: checks the reference itself, on tiny shapes
     identity  (problem, inputs, scalars, outputs, rng) -> error of a cheap randomized identity that the outputs obey,
-              as a share of what is allowed, or None where there is none for this problem
+              as a share of what is allowed, or None where there is none for this problem; asked for the first input
+              set only, and above 1 everything is compared
     """
 
     name: str

@@ -175,9 +175,8 @@ class Bench:
         rng = np.random.default_rng(self.seed)
         share = self.op.identity(self.problem, inputs, reference.scalars, outputs, rng)
         if share is not None and not share <= 1:
-            # The identity says that something is wrong; the blocks say where, and what.
-            self._compare(stage, reference.blocks(), exact=False)
-            raise Rejected(f"a randomized identity is off by {share:.2g} times what is allowed", gate="correctness")
+            # It suspects; the blocks say whether something is wrong, where, and what.
+            return self._compare(stage, reference.blocks(), exact=False)
         return share
 
     def _compare(self, stage: Stage, blocks: Iterable[Block], exact: bool) -> float:

@@ -117,8 +117,10 @@ def identity(
     """How well D t = alpha op(A) (op(B) t) + bias . t + beta C t holds for random signs t, in float64.
 
     The largest error by what is allowed, at most 1 when it holds; None when the epilogue is not linear. It costs
-    three matrix-vector products, so it is the first look at a large result; errors of different columns add like
-    independent ones, hence the square root of N.
+    three matrix-vector products, so it is the first look at a large result. It is made for elements that are random
+    with mean 0, as those of the first input set: there the error of a plain float32 loop over k is at most
+    1.3 u |row of A| |B| whatever K is (0.7 at K = 4096), and errors of different columns add like independent ones.
+    Three times that is allowed, which few missing addends of a single element pass.
     """
     if activation(problem) is not None:
         return None
@@ -136,16 +138,15 @@ def identity(
     for rows in _parts(m, max(n, k)):
         part = a[rows].astype(np.float64)
         want = alpha * (part @ bt) + added
-        # |A| |B| is at most the product of the norms of a row and a column.
         size = abs(alpha) * np.sqrt(np.einsum("mk,mk->m", part, part))
-        allowed = (C[problem.dtype] * math.sqrt(k) + 4) * u * size * math.sqrt(float(column.sum()))
+        allowed = 2 * C[problem.dtype] * u * size * math.sqrt(float(column.sum()))
         if "C" in inputs and scalars["beta"] != 0:
             c = inputs["C"][rows].astype(np.float64)
             want = want + scalars["beta"] * (c @ t)
             allowed = allowed + 4 * u * abs(scalars["beta"]) * np.sqrt(np.einsum("mn,mn->m", c, c))
         if "bias" in inputs:
             allowed = allowed + 4 * u * float(np.linalg.norm(inputs["bias"].astype(np.float64)))
-        error = np.abs(outputs["D"][rows].astype(np.float64) @ t - want) / (4 * allowed + SMALLEST[problem.dtype])
+        error = np.abs(outputs["D"][rows].astype(np.float64) @ t - want) / (allowed + SMALLEST[problem.dtype])
         worst = max(worst, math.inf if not np.isfinite(error).all() else float(error.max()))
     return worst
 

@@ -151,6 +151,20 @@ def test_the_identity_holds_for_a_right_result_and_not_for_one_wrong_element(lay
     assert numerics.identity(problem, inputs, scalars, out, rng) == np.inf
 
 
+@pytest.mark.parametrize("depth", [1, 16, 256, 4096])
+def test_the_identity_holds_for_a_plain_loop_and_misses_no_addend(depth: int) -> None:
+    problem = OP.problem((48, 96, depth))
+    inputs, scalars = made(problem)
+    a, b = inputs["A"], inputs["B"]
+    out = np.zeros((48, 96), np.float32)
+    for k in range(depth):
+        out += a[:, k : k + 1] * b[k]
+    out *= np.float32(scalars["alpha"])
+    assert numerics.identity(problem, inputs, scalars, {"D": out}, np.random.default_rng(1)) < 0.75
+    out[3, 5] -= scalars["alpha"] * 2 * np.abs(a[3] * b[:, 5]).mean()
+    assert numerics.identity(problem, inputs, scalars, {"D": out}, np.random.default_rng(1)) > 2
+
+
 def test_there_is_no_identity_for_a_curved_epilogue() -> None:
     problem = OP.problem((5, 6, 7), epilogue="relu")
     inputs, scalars = made(problem)
