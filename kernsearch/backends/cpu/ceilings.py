@@ -16,7 +16,7 @@ RUN_S = 0.004  # how long one run should take
 BLOCK = 8 * 64  # slices are multiples of this
 TRIES = 4
 ROUNDS = 200  # of parallel sections
-LARGEST_BYTES = 256 << 20  # what the copy may touch in all
+LARGEST_BYTES = 1 << 30  # what the copy may touch in all
 
 
 def worker_options(device: Device) -> dict[str, Any]:
@@ -55,7 +55,8 @@ class _Bench:
     def __init__(self, device: Device, runner: seam.Runner, objects: dict[str, str]):
         self.device, self.runner, self.objects = device, runner, objects
         self.busy = False
-        wanted = max(4 * device.l3_bytes, 64 * device.l2_bytes, 64 << 20)
+        self.third = device.l3_bytes * min(device.facts.get("l3_count", 1), device.threads)  # bytes of all together
+        wanted = max(4 * self.third, 64 * device.l2_bytes, 64 << 20)
         self.memory = min(wanted, LARGEST_BYTES, max(device.memory_bytes // 16, 8 << 20)) // 2
         self.results = 4096
         self.source = self.results + max(4096, 128 * device.threads)
@@ -67,7 +68,7 @@ class _Bench:
         """Bytes a thread reads to be served by each level; a level that others hide is left out."""
         d = self.device
         found = {"l1": d.l1d_bytes // 2, "l2": d.l2_bytes // 2}
-        third = min(4 * d.l2_bytes, d.l3_bytes // (2 * d.threads))
+        third = min(4 * d.l2_bytes, self.third // (2 * d.threads))
         if third >= 2 * d.l2_bytes:
             found["l3"] = third
         found["memory"] = self.memory // d.threads
