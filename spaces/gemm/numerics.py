@@ -180,7 +180,7 @@ def _scalars(problem: Problem, alpha: float, beta: float) -> Scalars:
 
 def _random(problem: Problem, rng: np.random.Generator) -> Arrays:
     dtype = np.dtype(problem.dtype)
-    return {name: rng.standard_normal(shape, dtype) for name, shape in _shapes(problem).items()}  # type: ignore[arg-type]
+    return {name: rng.standard_normal(shape, dtype) for name, shape in _shapes(problem).items()}
 
 
 def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
@@ -295,4 +295,4 @@ def edges(problem: Problem, config: Config) -> tuple[tuple[int, ...], ...]:
         longest = several.index(max(several))
         several[longest] = several[longest] // 2 + 1
     found = [shape for shape in dict.fromkeys(found) if min(shape) >= 1 and math.prod(shape) <= MOST_WORK]
-    return (*(shape for shape in found if shape != tuple(several)), tuple(several))  # type: ignore[return-value]
+    return (*(shape for shape in found if shape != tuple(several)), tuple(several))

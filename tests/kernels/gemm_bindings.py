@@ -15,21 +15,11 @@ from kernsearch.backends.cpu import emit
 from kernsearch.binding import Array, Binding, Field, Root
 from kernsearch.plan import KernelPlan
 from kernsearch.sizes import evaluate
+from kernsearch.worker.child import KsCall
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, TASK, ctypes.c_void_p)
-
-
-class Call(ctypes.Structure):
-    _fields_ = [
-        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-        ("sizes", ctypes.POINTER(ctypes.c_int64)),
-        ("scalars", ctypes.POINTER(ctypes.c_double)),
-        ("threads", ctypes.c_int64),
-        ("parallel", ctypes.c_void_p),
-        ("pool", ctypes.c_void_p),
-    ]
 
 
 def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, split=False):
@@ -127,7 +117,7 @@ def run(kernel: Built, arrays, sizes, scalars=None, *, threads=1, parallel=None,
     pointers = [scratch.ctypes.data + zone if n == "scratch" else arrays[n].ctypes.data for n in plan.buffers]
     numbers = [evaluate(size, names) for size in plan.sizes]
     values = [(scalars or {}).get(name, {"alpha": 1.0, "beta": 1.0}.get(name)) for name in plan.scalars]
-    call = Call(
+    call = KsCall(
         (ctypes.c_void_p * len(pointers))(*pointers),
         (ctypes.c_int64 * len(numbers))(*numbers),
         (ctypes.c_double * max(1, len(values)))(*values),
