@@ -49,13 +49,13 @@ void close_all(const ks_call *call) {
 
 void write_all(const ks_call *call) {
     (void)call;
-    for (int fd = 3; fd < 32; fd++)
+    for (int fd = 3; fd < 512; fd++)
         if (write(fd, "not a frame of the worker", 25) < 0) continue;
 }
 
 void forge_length(const ks_call *call) {
     (void)call;
-    for (int fd = 3; fd < 32; fd++)
+    for (int fd = 3; fd < 512; fd++)
         if (write(fd, "ksw1\xff\xff\xff\xff{}", 10) < 0) continue;
 }
 
@@ -88,7 +88,7 @@ void flush_subnormals(const ks_call *call) {
 
 void cut_arena(const ks_call *call) {
     (void)call;
-    for (int fd = 3; fd < 32; fd++)
+    for (int fd = 3; fd < 512; fd++)
         if (ftruncate(fd, 0) < 0) continue;
 }
 
