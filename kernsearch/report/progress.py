@@ -48,6 +48,8 @@ class Progress:
         """Show an event: `note` is said once and stays, `step` is the moving line."""
         if event.kind == "note":
             self._say(event.text)
+            if self._live is not None:
+                self._live.update("")  # what it said, such as the time left, may be over
             return
         line = _line(event)
         if self._live is not None:

@@ -13,7 +13,7 @@ from .. import registry, sources
 from ..errors import CacheError, KernsearchError
 from ..records import Record, lookup, read
 from .explain import annotation
-from .units import duration, interval, size, spelled
+from .units import duration, size, spelled
 
 
 def read_record(name: str) -> Record:
@@ -69,10 +69,8 @@ def _times(record: Record) -> list[str]:
         f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
         + (f", {speed:.1f} GFLOP/s" if speed else "")
     ]
-    speedup = record.evidence.get("speedup")
-    if default is not None and speedup:
-        times = f"{speedup['value']:.3f} times as fast {interval(*speedup['ci'])}"
-        lines.append(f"default   {duration(default.median_s)}; this one is {times}")
+    if default is not None and default != measured:
+        lines.append(f"default   {duration(default.median_s)}")
     if verdict := record.evidence.get("verdict"):
         lines.append(f"play-off  {verdict}")
     return lines
