@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from .errors import ProblemError
+from .errors import KernsearchError, ProblemError
 from .plan import Buffer, KernelPlan, Operand, Plan
 from .sizes import evaluate
 
@@ -142,3 +142,29 @@ def resolve(
         for kernel in plan.kernels
     )
     return Call(kernels, {b.name: buffer_bytes(b, known) for b in plan.workspace})
+
+
+def call_at(plan: Plan, shape: tuple[int, ...], threads: int) -> tuple[Call, dict[str, int]]:
+    """A plan resolved for C-contiguous arrays at a shape, and the names that its expressions see there."""
+    extents = shapes(plan, dict(zip(plan.sizes, shape, strict=True)))
+    views = {
+        o.name: ArrayView(0, extents[o.name], contiguous(extents[o.name]), itemsize(o.dtype)) for o in plan.operands
+    }
+    return resolve(plan, views, threads=threads), names(plan, views, threads)
+
+
+def flaw(plan: Plan, shape: tuple[int, ...]) -> str | None:
+    """Why a plan cannot be launched at any shape like this one, as one that was damaged on disk, or None."""
+    if not plan.kernels:
+        return "it has no kernel"
+    known = {*(o.name for o in plan.operands), *(b.name for b in plan.workspace), SCRATCH}
+    used = [name for kernel in plan.kernels for name in kernel.buffers]
+    if unknown := sorted(set(used) - known):
+        return f"no array is called {unknown[0]!r}"
+    if unwritten := [o.name for o in plan.operands if o.role == "output" and o.name not in used]:
+        return f"no kernel writes {unwritten[0]!r}"
+    try:
+        unmet(plan, call_at(plan, shape, 1)[1])
+    except (ArithmeticError, KernsearchError, LookupError, SyntaxError, TypeError, ValueError) as error:
+        return str(error) if isinstance(error, ValueError | KernsearchError) else f"{type(error).__name__}: {error}"
+    return None

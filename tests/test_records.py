@@ -104,6 +104,44 @@ def test_a_file_that_is_no_record_is_skipped_with_a_warning_and_kept(store, tmp_
     assert path.read_bytes() == text.encode("latin-1")
 
 
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        ("kernels", [], "it has no kernel"),
+        ("operands", [], "no array is called 'A'"),
+        ("sizes", ["M"], "zip"),
+        ("assumes", ["A.nowhere == 1"], "A.nowhere"),
+        ("assumes", ["A.m =="], "SyntaxError"),
+        ("operands.0.extents", ["M", "Q"], "'Q'"),
+        ("operands.0.dtype", "float99", "float99"),
+        ("kernels.0.buffers", ["A", "B"], "no kernel writes 'D'"),
+        ("kernels.0.buffers", ["A", "B", "Z"], "no array is called 'Z'"),
+        ("kernels.0.scalars", ["gamma"], "gamma"),
+        ("kernels.0.scratch", "1/0", "Div is not allowed"),
+    ],
+)
+def test_a_plan_that_does_not_hang_together_is_skipped(store, tmp_path, place, value, words):
+    path = store.write(record(tmp_path, problem()))
+    data = json.loads(path.read_text())
+    *way, last = place.split(".")
+    part = data["plan"]
+    for step in way:
+        part = part[int(step) if step.isdigit() else step]
+    part[last] = value
+    path.write_text(json.dumps(data))
+    with pytest.warns(UserWarning, match="its plan is damaged"):
+        hit = store.find(problem(), DEVICE)
+    assert hit.kind == "default"
+    assert any("its plan is damaged" in reason and words in reason for reason in hit.reasons), hit.reasons
+
+
+def test_a_record_whose_fingerprint_lacks_its_source_is_a_conflict(store, tmp_path):
+    store.write(changed(record(tmp_path, problem()), sources={}))
+    hit = store.find(problem(), DEVICE)
+    assert hit.kind == "default"
+    assert any("conflict, its fingerprint does not know its kernel source" in reason for reason in hit.reasons)
+
+
 def test_a_file_that_cannot_be_used_is_not_overwritten(store, tmp_path):
     path = store.write(record(tmp_path, problem()))
     path.write_text("not a record")

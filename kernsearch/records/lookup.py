@@ -19,6 +19,7 @@ from . import record as records
 from .packing import Packed
 from .record import Record
 
+call_at = launch.call_at
 NEAR = 4.0  # mean log2 ratio of sizes up to which a record serves another shape; policy `any` has no limit
 WORKSPACE_SHARE = 0.25  # of the device's memory: a record that wants more at another shape does not serve it
 
@@ -102,6 +103,8 @@ class Store:
             return f"skipped, {record}"
         if clash := fingerprint.conflicts(record.fingerprint, device):
             return f"conflict, {'; '.join(clash)}"
+        if strange := sorted({kernel.source for kernel in record.plan.kernels} - set(record.fingerprint.sources)):
+            return f"conflict, its fingerprint does not know its kernel source {strange[0]!r}"
         changes = fingerprint.differences(record.fingerprint, device)
         if changes and policy == "strict":
             return f"refused by policy strict, {'; '.join(changes)}"
@@ -238,16 +241,6 @@ def _names(folder: Path) -> list[str]:
 
 
 # What a plan wants at a shape ---------------------------------------------------------------------------------------
-
-
-def call_at(plan: Plan, shape: tuple[int, ...], threads: int) -> tuple[launch.Call, dict[str, int]]:
-    """A plan resolved for C-contiguous arrays at a shape, and the names that its expressions see there."""
-    sizes = dict(zip(plan.sizes, shape, strict=True))
-    views = {}
-    for operand in plan.operands:
-        extents = launch.shapes(plan, sizes)[operand.name]
-        views[operand.name] = launch.ArrayView(0, extents, launch.contiguous(extents), launch.itemsize(operand.dtype))
-    return launch.resolve(plan, views, threads=threads), launch.names(plan, views, threads)
 
 
 def unfit(plan: Plan, problem: Problem, device: Device) -> str | None:

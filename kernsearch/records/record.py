@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from .. import launch
 from ..errors import CacheError
 from ..plan import Plan
 from ..problem import Problem
@@ -100,7 +101,10 @@ def read(path: Path) -> Record:
         raise ValueError(f"it is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise ValueError("it is no record (not a JSON object)")
-    return Record.from_json(data)
+    record = Record.from_json(data)
+    if flaw := launch.flaw(record.plan, record.problem.shape):
+        raise ValueError(f"its plan is damaged ({flaw})")
+    return record
 
 
 def try_read(path: Path) -> Record | str:
@@ -190,7 +194,7 @@ def _target(record: Record, home: Path) -> Path:
     `stem.<hash>.2.json` ... that is free."""
     name, hash_ = stem(record.problem), record.fingerprint.hash
     for path in sorted(home.glob(f"{glob.escape(name)}*.json")):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OSError):
             known = read(path)
             if known.problem == record.problem and record.fingerprint.supersedes(known.fingerprint):
                 return path

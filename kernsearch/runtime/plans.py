@@ -245,7 +245,7 @@ class CallPlan:
             raise CompilerError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
         try:
             return function(compiled.path, compiled.entry)
-        except OSError as error:  # a folder mounted noexec, or cleared in this moment
+        except (OSError, AttributeError) as error:  # a folder mounted noexec, or cleared in this moment; no such entry
             raise CacheError(f"the object of kernel {kernel.template} cannot be loaded: {error}") from error
 
     def _overlaps(self, arrays: Sequence[np.ndarray], addresses: Sequence[int], spans: Sequence[tuple[int, int]],
