@@ -19,6 +19,7 @@ from .study import VARIANT, State, Study, Tpe, Trial
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
 
+SEEDS = 1 << 32  # how many there are
 _LIVES = 2  # times a candidate is tried again after its process died
 
 
@@ -57,6 +58,8 @@ class Search:
             raise SpaceError(f"searcher {searcher!r}: want one of {', '.join(SEARCHERS)}")
         if trials < 1:
             raise SpaceError(f"trials {trials}: want at least 1")
+        if not 0 <= seed < SEEDS:
+            raise SpaceError(f"seed {seed}: want a whole number from 0 to {SEEDS - 1}")
         self.variants = dict(variants)
         self.trials = trials
         self.counts = Counts()
@@ -80,8 +83,9 @@ class Search:
         self._queue: deque[tuple[Candidate, str]] = deque()
         found = self._study.trials()
         self.resumed = sum(t.state in ("measured", "refused") for t in found)
-        self._pool = Pool(self._narrow, self._unwanted, seed + len(found))
-        self._searcher = self._make(searcher, domains, variant, seed + len(found))
+        seed = (seed + len(found)) % SEEDS
+        self._pool = Pool(self._narrow, self._unwanted, seed)
+        self._searcher = self._make(searcher, domains, variant, seed)
         self._sync(found)
         self._insist()
 

@@ -191,6 +191,8 @@ def test_what_is_not_kept_is_never_asked_and_distributions_stay_whole(searcher):
         ({"fix": {"BM": 4}, "variant": "tile"}, r"BM=4: want one of 8, 16, 32, 64, 128"),
         ({"variant": "tiel"}, r"variant 'tiel': want one of tile, split\+combine, naive"),
         ({"keep": lambda v, c: "too hungry"}, r"no candidate is left to search; tile: too hungry"),
+        ({"seed": -1}, r"seed -1: want a whole number from 0 to 4294967295"),
+        ({"seed": 1 << 32}, r"seed 4294967296: want a whole number from 0 to 4294967295"),
         ({"searcher": "oracle"}, r"searcher 'oracle': want one of tpe, random, local, exhaustive"),
         ({"trials": 0}, r"trials 0: want at least 1"),
     ],
@@ -245,3 +247,10 @@ def test_optuna_says_nothing(capfd, recwarn):
         work(search)
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
+
+
+def test_the_largest_seed_serves_a_study_that_goes_on(searcher, tmp_path):
+    for trials in (2, 4):
+        storage = str(tmp_path / "studies.db")
+        with Search("toy", variants(), searcher=searcher, seed=(1 << 32) - 1, storage=storage, trials=trials) as search:
+            work(search)
