@@ -170,8 +170,9 @@ class Child:
             with open("/proc/self/statm", "rb") as file:
                 now = int(file.read().split()[0]) * mmap.PAGESIZE
             hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-            # A backstop only: the host watches resident memory. Generous, as thread stacks and arenas reserve much.
-            soft = now + 4 * limit + (4 << 30)
+            # A backstop only: the host watches resident memory. Generous, as thread stacks, arenas
+            # and what empties the caches reserve much.
+            soft = now + 4 * limit + (16 << 30)
             if hard == resource.RLIM_INFINITY or soft <= hard:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 

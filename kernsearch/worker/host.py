@@ -93,6 +93,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._replies = self._life = self._pidfd = -1
         self._objects: dict[str, tuple[int, int]] = {}
+        self._streamed = 0  # bytes that the child keeps to stream through the caches: no kernel's memory
         self._next_id = 0
         self._lock = threading.RLock()
         self._owner = os.getpid()
@@ -158,7 +159,8 @@ class Worker:
                     for launch in launches
                 ],
             }
-            limit = self.memory_limit_bytes + flush_bytes
+            self._streamed = max(self._streamed, flush_bytes)
+            limit = self.memory_limit_bytes + self._streamed
             try:
                 self._send(request)
                 reply = self._receive(timeout_s or self.run_timeout_s, limit, poll_s)
@@ -185,6 +187,7 @@ class Worker:
             self._process = None
             self._requests = self._replies = self._life = self._pidfd = -1
             self._objects = {}
+            self._streamed = 0
 
     def close(self) -> None:
         with self._lock:

@@ -104,6 +104,13 @@ def test_the_deadline_is_for_one_repeat_and_not_for_all_of_them(vector: Vector) 
     assert len(timing.seconds) == 8
 
 
+def test_memory_that_empties_the_caches_is_not_counted_as_the_kernels(built: Path) -> None:
+    with Worker(memory_limit_bytes=64 << 20) as worker:
+        vector = Vector(worker, built)
+        vector.run("add", flush_bytes=128 << 20)
+        assert vector.still_works()
+
+
 def test_what_kernels_print_goes_nowhere(vector: Vector, capfd: pytest.CaptureFixture[str]) -> None:
     vector.run("talk")
     assert vector.still_works()
