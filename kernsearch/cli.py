@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 no candidate survived, 2 a request that cannot be met, 130
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,21 @@ def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _ReaderGone(Exception):
+    """Nobody reads our output any more."""
+
+
+class _Commands(click.Group):
+    """A group that says in its own words when a pipe has broken; click would exit with 1, which has a meaning here."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="kernsearch", prog_name="kernsearch")
 def cli() -> None:
     """Find the fastest kernel for your shape on your device, prove it right, and keep it."""
@@ -233,6 +248,7 @@ def _print_json(data: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every foreseen error is one line on standard error."""
+    _open_standard_streams()
     try:
         cli.main(args=arguments, prog_name="kernsearch", standalone_mode=False)
     except KernsearchError as error:
@@ -252,9 +268,28 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted before anything was measured; nothing was changed")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nothing to tell, and nobody to tell it
+    except _ReaderGone:  # that is the reader's right; what is still to be flushed goes nowhere
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         sys.exit(0)
+    except MemoryError:
+        _complain("out of memory")
+        sys.exit(2)
+    except OSError as error:  # what the system refuses: files, processes, descriptors, a full disk behind our output
+        where = f"{error.filename!r}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+        sys.exit(2)
+
+
+def _open_standard_streams() -> None:
+    """Standard streams that the caller has closed become empty ones: no file opened later may take their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  as long as the process
 
 
 def _complain(message: str) -> None:

@@ -193,3 +193,27 @@ def test_nothing_but_json_reaches_standard_output(home: Path, told: dict[str, An
     done = kernsearch("tune", *SMALL, "--trials", "9", "--timeout", "20", "--json", home=home)
     json.loads(done.stdout)
     assert "gemm 48x40x56" in done.stderr
+
+
+def test_closed_standard_streams_change_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "kernsearch.cli", "tune", *SMALL, "--trials", "1", "--timeout", "20"]
+    closed = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words]
+    done = subprocess.run(closed, cwd=tmp_path, env={**os.environ, "KERNSEARCH_CACHE": str(tmp_path)}, timeout=240)
+    assert done.returncode == 0
+    assert len(list(tmp_path.glob("records/*/*.json"))) == 1
+
+
+def test_a_full_disk_behind_the_output_is_one_line(home: Path) -> None:
+    words = [sys.executable, "-m", "kernsearch.cli", "cache", "list"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, cwd=home)
+    assert done.returncode == 2
+    assert done.stderr == "kernsearch: No space left on device\n"
+
+
+def test_a_reader_may_go_away(home: Path) -> None:
+    words = [sys.executable, "-m", "kernsearch.cli", "graph", *SMALL]
+    run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home)
+    assert run.stdout is not None and run.stderr is not None
+    run.stdout.close()
+    assert run.stderr.read() == b"" and run.wait() == 0

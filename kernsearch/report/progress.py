@@ -28,6 +28,7 @@ class Progress:
         self._terminal = stream.isatty()
         self._live: Live | None = None
         self._last = 0.0
+        self._heard = True  # until whoever reads the pipe has gone
 
     def __enter__(self) -> Self:
         if self._terminal:
@@ -63,8 +64,11 @@ class Progress:
     def _say(self, text: str) -> None:
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            click.echo(text, err=self._err)
+        elif self._heard:
+            try:
+                click.echo(text, err=self._err)
+            except BrokenPipeError:
+                self._heard = False
 
 
 def _line(event: Event) -> str:
