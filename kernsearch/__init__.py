@@ -13,7 +13,9 @@ Every name is loaded when first used: this import is light.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
     from .tune import tune
 
 __version__ = "0.1.0"
+
+# A source tree has `spaces`, `kernels` and `cache` beside this package; an installed one has them inside. Python that is
+# started in the tree finds the tree's package first, installed or not.
+_tree = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if not os.path.isdir(os.path.join(__path__[0], "spaces")) and os.path.isdir(os.path.join(_tree, "spaces")):
+    __path__.append(_tree)
 
 __all__ = [
     "ArrayError",
@@ -87,6 +95,11 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
+# A fork waits until other threads have loaded what they use first: the child could never finish what they began.
+_loading = threading.RLock()
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
 def _is_module(name: str) -> bool:
     from importlib.util import find_spec
 
@@ -94,6 +107,11 @@ def _is_module(name: str) -> bool:
 
 
 def __getattr__(name: str) -> Any:
+    with _loading:
+        return _load(name)
+
+
+def _load(name: str) -> Any:
     if name in _HOMES:
         home: str | None = f"{__name__}.{_HOMES[name]}"
     elif name.startswith("_") or _is_module(name):

@@ -278,6 +278,33 @@ def test_a_fork_while_another_thread_loads_does_not_hang(home):
     assert queue.get(timeout=60)
 
 
+def test_a_fork_while_another_thread_imports_does_not_hang(home):
+    code = """if True:
+        import os, signal, sys, threading
+        import kernsearch as ks
+        begun, go_on = threading.Event(), threading.Event()
+
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if name == "kernsearch.runtime.plans" and not begun.is_set():
+                    begun.set()
+                    go_on.wait(0.3)  # nobody sets it: the import takes its time, and the fork comes in the middle
+
+        sys.meta_path.insert(0, Slow())
+        thread = threading.Thread(target=lambda: ks.load)
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            ks.load
+            os._exit(0)
+        thread.join()
+        sys.exit(os.waitpid(child, 0)[1])
+    """
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
 def test_a_new_record_is_seen_at_once(home):
     keep(home, shape=(13, 11, 8))
     assert ks.load("gemm", shape=SHAPE).hit == "nearest"
