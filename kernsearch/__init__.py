@@ -45,12 +45,6 @@ _tree = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if not os.path.isdir(os.path.join(__path__[0], "spaces")) and os.path.isdir(os.path.join(_tree, "spaces")):
     __path__.append(_tree)
 
-# A source tree has `spaces`, `kernels` and `cache` beside this package; an installed one has them inside. Python that is
-# started in the tree finds the tree's package first, installed or not.
-_tree = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-if not os.path.isdir(os.path.join(__path__[0], "spaces")) and os.path.isdir(os.path.join(_tree, "spaces")):
-    __path__.append(_tree)
-
 __all__ = [
     "ArrayError",
     "CacheError",
