@@ -6,7 +6,6 @@ that every machine generates the same files. Defaults have no measurement; looku
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import product
@@ -120,6 +119,10 @@ def packed(found: Iterable[Record]) -> bytes:
 
 
 if __name__ == "__main__":
+    import argparse
+
     from .lookup import shipped_folder
 
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else shipped_folder() / "defaults")
+    parser = argparse.ArgumentParser("python -m kernsearch.records.defaults", description="Write the shipped defaults.")
+    parser.add_argument("folder", nargs="?", type=Path, default=shipped_folder() / "defaults")
+    write(parser.parse_args().folder)
