@@ -58,28 +58,32 @@ def conclude(session: Session) -> Result:
     )
 
 
-def _finalists(session: Session) -> list[Candidate]:
-    """The default first, then the fastest of this and earlier runs."""
+def _contenders(session: Session) -> list[tuple[Candidate, float]]:
+    """All measured candidates of this and earlier runs with their seconds: the default first, then the fastest."""
     timed = sorted((p.seconds, p.number, p) for p in session.search.finished() if p.seconds is not None)
-    order = [(seconds, Candidate.of(p.variant, p.config)) for seconds, _, p in timed]
-    measured = {candidate for _, candidate in order}
-    default = next((c for c in session.predicted if c in measured), None)
-    near = [candidate for seconds, candidate in order if seconds <= NEAR * order[0][0]]
-    return list(dict.fromkeys(([default] if default else []) + near[:FINALISTS]))
+    seconds = {Candidate.of(p.variant, p.config): taken for taken, _, p in timed}
+    default = [c for c in session.predicted if c in seconds][:1]
+    return [(candidate, seconds[candidate]) for candidate in dict.fromkeys(default + list(seconds))]
 
 
 def _qualified(session: Session, deadline: float) -> dict[Candidate, Tried]:
-    """Those that pass the thorough gates, the default and the fastest in any case, the others while there is time."""
+    """The finalists, gated thoroughly: the default, the fastest, and those near it while there is time. Where some
+    fall, the next ones take their place."""
     found: dict[Candidate, Tried] = {}
-    wanted = _finalists(session)
-    for candidate, outcome in zip(wanted, session.compile(wanted), strict=True):
-        if len(found) >= 2 and time.monotonic() > deadline:
-            break
-        try:
-            found[candidate] = session.qualified(candidate, outcome)
-        except Rejected as refusal:
-            session.refuse(refusal)
-            session.note(f"{candidate.name} fell at the thorough gates: {refusal.reason}")
+    contenders = _contenders(session)
+    near_s = NEAR * min((seconds for _, seconds in contenders), default=0.0)
+    for start in range(0, len(contenders), FINALISTS):
+        batch = contenders[start : start + FINALISTS]
+        outcomes = session.compile([candidate for candidate, _ in batch])
+        for (candidate, seconds), outcome in zip(batch, outcomes, strict=True):
+            late = seconds > near_s or time.monotonic() > deadline
+            if len(found) > FINALISTS or (len(found) >= 2 and late):
+                return found
+            try:
+                found[candidate] = session.qualified(candidate, outcome)
+            except Rejected as refusal:
+                session.refuse(refusal)
+                session.note(f"{candidate.name} fell at the thorough gates: {refusal.reason}")
     return found
 
 

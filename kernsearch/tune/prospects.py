@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from math import prod
 
@@ -15,7 +16,7 @@ from ..feasible import FeasibleSpace
 from ..model.ceilings import Ceilings
 from ..plan import Plan
 from ..problem import Problem
-from ..records import fingerprint, lookup
+from ..records import lookup
 from ..sizes import evaluate
 from ..space import Op
 from .request import Request
@@ -62,9 +63,12 @@ class Prospects:
             )
 
     def tokens(self) -> set[str]:
-        """Hashes of the sources of all variants: what was measured with other sources says nothing."""
-        sources = {matched.template.source for variant in self.variants.values() for matched in variant.kernels}
-        return {fingerprint.source_tokens(source) for source in sources}
+        """Hashes of what the kernels of all variants are made of, sources and generated headers: measurements of
+        anything else say nothing about them."""
+        plans = [self.plan(Candidate.of(name, next(space.iterate()))) for name, space in self.spaces.items()]
+        kernels = [kernel for plan in plans for kernel in plan.kernels]
+        headers = {hashlib.sha256(kernel.header.encode()).hexdigest() for kernel in kernels}
+        return headers | {kernel.tokens for kernel in kernels}
 
     def plan(self, candidate: Candidate) -> Plan:
         """The launch plan of a candidate."""

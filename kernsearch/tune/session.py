@@ -57,7 +57,7 @@ class Session:
     ):
         self.started = time.monotonic()
         self.op, self.problem, self.backend, self.device, self.request = op, problem, backend, device, request
-        self.jobs = request.jobs or int(device.threads)
+        self.jobs = request.jobs or int(device.cores)
         self.flops = op.flops(problem)
         self.refusals: Counter[str] = Counter()
         self.best: Tried | None = None
