@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
         _complain(error.format_message())
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted before anything was measured; nothing was changed")
+        _complain("interrupted; no record was changed, and trials that had ended are kept")
         sys.exit(130)
     except _ReaderGone:  # that is the reader's right; what is still to be flushed goes nowhere
         nowhere = os.open(os.devnull, os.O_WRONLY)

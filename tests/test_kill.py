@@ -110,3 +110,28 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert told["interrupted"] and Path(told["record"]).is_file()
     assert told["counts"]["measured"] >= 2
     assert states(tmp_path).get("RUNNING", 0) == 0
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_says_what_is_kept(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernsearch.cli", *TUNE, "--trials", "100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "KERNSEARCH_CACHE": str(tmp_path)},
+    )
+    assert process.stderr is not None
+    assert until(lambda: finished(tmp_path) >= 1)
+    family = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    assert any("press Ctrl-C again" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert said.strip().splitlines()[-1] == (
+        "kernsearch: interrupted; no record was changed, and trials that had ended are kept"
+    )
+    assert until(lambda: all(map(gone, family)))
+    assert finished(tmp_path) >= 1 and not list(tmp_path.glob("records/*/*.json"))
+    assert states(tmp_path).get("RUNNING", 0) == 0
