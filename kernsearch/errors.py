@@ -64,9 +64,15 @@ class NothingSurvived(KernsearchError):
 
 
 class Rejected(Exception):
-    """A gate refuses a candidate. `gate` is one of GATES, `reason` is what a person reads."""
+    """A gate refuses a candidate. `gate` is one of GATES, `reason` is what a person reads.
 
-    def __init__(self, reason: str, gate: str | None = None):
+    limit_s   the time limit that it overran: with a longer one it may pass
+    doubtful  it may have been the machine's doing, so another try is worth its time
+    """
+
+    def __init__(self, reason: str, gate: str | None = None, *, limit_s: float | None = None, doubtful: bool = False):
         super().__init__(reason)
         self.reason = reason
         self.gate = gate
+        self.limit_s = limit_s
+        self.doubtful = doubtful

@@ -108,3 +108,18 @@ def test_a_workspace_limit_refuses_with_numbers() -> None:
 def test_a_problem_beyond_memory_is_refused_before_anything_runs() -> None:
     with pytest.raises(ks.DeviceError, match="GiB"):
         prospects((300000, 300000, 300000))
+
+
+def test_a_refusal_by_a_time_limit_is_forgotten_when_there_is_more_time(home: Path) -> None:
+    with pytest.raises(ks.NothingSurvived, match="still running"):
+        run("gemm", shape=SHAPE, run_timeout=1e-6, **QUICK)
+    assert run("gemm", shape=SHAPE, **QUICK).counts["measured"] >= 1
+    assert run("gemm", shape=SHAPE, **QUICK).counts["rejected"]["execution"] == 0
+
+
+def test_a_folder_that_cannot_take_a_record_is_told_before_the_search(home: Path) -> None:
+    (home / "records").write_text("in the way")
+    heard: list[Event] = []
+    with pytest.raises(ks.CacheError, match="records"):
+        run("gemm", shape=SHAPE, listener=heard.append, **QUICK)
+    assert heard == []

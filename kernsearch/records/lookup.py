@@ -52,6 +52,10 @@ class Store:
         """Keep a record among the user's. See `records.write`."""
         return records.write(record, self.user)
 
+    def check(self, device: Device) -> None:
+        """Raise CacheError now rather than after a search when no record of the device could be written."""
+        records.check(self.user, device.key)
+
     def files(self, place: Path, device: str, start: str = "") -> list[Path]:
         """The record files of a device whose names start so."""
         folder = place / device

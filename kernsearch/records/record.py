@@ -150,6 +150,12 @@ def on_write(listener: Callable[[], None]) -> None:
     _listeners.append(listener)
 
 
+def check(folder: Path, device: str) -> None:
+    """Raise CacheError when records of a device cannot be written below `folder`."""
+    with _changing(folder / device), tempfile.TemporaryFile(dir=folder / device):
+        pass
+
+
 def write(record: Record, folder: Path) -> Path:
     """Keep a record below `folder`; the path it got. All of it is on disk when this returns, or none of it.
 

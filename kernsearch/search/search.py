@@ -166,6 +166,14 @@ class Search:
         timed = [(p.seconds, p.number, p) for p in self.finished() if p.seconds is not None]
         return min(timed)[2] if timed else None
 
+    def reconsider(self, wanted: Callable[[Past], bool]) -> None:
+        """Forget refusals of earlier runs for which `wanted` is true: the candidates may be asked again."""
+        for done, past in list(self._past.items()):
+            if past.status == "rejected" and wanted(past):
+                del self._past[done]
+                self._pool.known.pop(done, None)
+                self._searcher.dropped(done)
+
     def refresh(self) -> None:
         """Read what other processes have told, and give up what dead ones have left."""
         self._sync(self._study.trials(skip=self._seen))
@@ -281,7 +289,7 @@ class Search:
         done = candidate(variant, config)
         gate, reason, origin = (str(attrs.get(key, "")) for key in ("gate", "reason", "origin"))
         status: Literal["measured", "rejected"] = "rejected" if seconds is None else "measured"
-        self._past.setdefault(done, Past(number, variant, config, status, seconds, gate, reason, origin, attrs))
+        self._past[done] = Past(number, variant, config, status, seconds, gate, reason, origin, attrs)
         self._pool.known.setdefault(done, number)
         self._searcher.told(done, seconds)
 
@@ -304,7 +312,7 @@ class Search:
             if trial.state == "failed" and trial.attrs.get("status") == "stale":
                 self._deaths[done] += 1
             if _counts(trial) and trial.state != "failed":
-                if done not in self._past:
+                if done not in self._past or self._past[done].seconds is None:
                     self._keep_past(trial.number, trial.variant, trial.config, trial.seconds, trial.attrs)
             elif was_running and self._pool.known.get(done) == trial.number:
                 del self._pool.known[done]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..errors import SpaceError
+from ..errors import SpaceError, StorageError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Request:
     run_timeout: float = 10.0  # seconds
 
     def check(self) -> None:
-        """Raise SpaceError for a number or name that makes no sense."""
+        """Raise SpaceError or StorageError for what makes no sense."""
         from ..search import SEARCHERS
 
         if self.searcher not in SEARCHERS:
@@ -37,6 +37,8 @@ class Request:
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise SpaceError(f"--{name.replace('_', '-')} {value}: want a number above 0")
+        if self.storage == "":
+            raise StorageError("--storage '': want an Optuna storage URL or a path")
         if self.jobs is not None and self.jobs < 1:
             raise SpaceError(f"--jobs {self.jobs}: want at least 1")
         if self.max_workspace is not None and self.max_workspace < 0:

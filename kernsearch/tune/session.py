@@ -6,6 +6,7 @@ and timed one after the other, so that no compiler runs beside a clock.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from ..model import ceilings
 from ..plan import KernelPlan, Plan
 from ..problem import Problem
 from ..records import lookup
-from ..search import Ask, Search
+from ..search import Ask, Past, Search
 from ..space import Op
 from ..worker import Worker
 from .interrupts import Interrupts
@@ -83,6 +84,7 @@ class Session:
     def _open(self) -> None:
         toolchain = self.backend.toolchain(self.device)
         self.store = lookup.store()
+        self.store.check(self.device)
         roof = ceilings.of(self.backend, self.device)
         self.prospects = Prospects(self.op, self.problem, self.backend, self.device, roof, self.request)
         self.search = self._stack.enter_context(
@@ -100,6 +102,7 @@ class Session:
                 attrs={"problem": self.problem.key, "device": self.device.key, "compiler": toolchain.id},
             )
         )
+        self.search.reconsider(self._had_less_time)
         self.predicted = self.prospects.predicted(self.search.searched)
         self.note(f"{self.problem.key} on {self.device.key}, {toolchain.name} {toolchain.version}")
         if self.search.resumed:
@@ -107,6 +110,10 @@ class Session:
         worker = self._stack.enter_context(Worker(self.device, run_timeout_s=self.request.run_timeout))
         self.bench = Bench(self.op, self.problem, self.device, self.backend, worker, seed=self.request.seed)
         self._stack.enter_context(Interrupts(self._interrupt))
+
+    def _had_less_time(self, past: Past) -> bool:
+        limits = {"compile": self.request.compile_timeout, "execution": self.request.run_timeout}
+        return past.attrs.get("limit_s", math.inf) < limits.get(past.gate, 0.0)
 
     # -- the search
 
@@ -157,7 +164,8 @@ class Session:
                 tried = self._measured(candidate, outcome)
             except Rejected as refusal:
                 self.refuse(refusal)
-                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason)
+                limit = {} if refusal.limit_s is None else {"limit_s": refusal.limit_s}
+                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason, limit)
             else:
                 seconds = tried.measurement.median_s
                 self._tried[candidate] = tried
@@ -209,8 +217,13 @@ class Session:
     ) -> tuple[Plan, tuple[Compiled, ...], dict[str, Any]]:
         if isinstance(outcome, Rejected):
             raise outcome
-        plan = self.prospects.plan(candidate)
-        return plan, outcome, self.bench.examine(plan, outcome, dict(candidate.config), thorough=thorough)
+        plan, config = self.prospects.plan(candidate), dict(candidate.config)
+        try:
+            return plan, outcome, self.bench.examine(plan, outcome, config, thorough=thorough)
+        except Rejected as refusal:
+            if not refusal.doubtful:
+                raise
+        return plan, outcome, self.bench.examine(plan, outcome, config, thorough=thorough)
 
     def qualified(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Tried:
         """A candidate that passes the thorough gates, as it must before it may be recorded. Raises Rejected."""

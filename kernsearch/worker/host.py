@@ -64,6 +64,10 @@ class Timing:
 class _Died(Exception):
     """The child is gone or must go; the text says why."""
 
+    def __init__(self, cause: str, limit_s: float | None = None):
+        super().__init__(cause)
+        self.limit_s = limit_s
+
 
 class Worker:
     """Runs kernels in a child process that may crash, hang or eat memory. One request at a time; thread-safe.
@@ -166,7 +170,8 @@ class Worker:
                 reply = self._receive(timeout_s or self.run_timeout_s, limit, poll_s)
             except _Died as death:
                 self.stop()
-                raise Rejected(str(death), gate="execution") from None
+                doubtful = str(death) == _SIGNALS[signal.SIGKILL]
+                raise Rejected(str(death), gate="execution", limit_s=death.limit_s, doubtful=doubtful) from None
             except BaseException:
                 self.stop()  # interrupted: the child may be in the middle of a kernel
                 raise
@@ -303,7 +308,7 @@ class Worker:
             self._check_memory(limit)
             if time.monotonic() >= deadline:
                 if (now := self.arena.progress()) <= done:
-                    raise _Died(f"still running after {timeout_s:g} s")
+                    raise _Died(f"still running after {timeout_s:g} s", limit_s=timeout_s)
                 done, deadline = now, time.monotonic() + timeout_s
 
     def _decode(self, data: bytes) -> dict[str, Any] | None:

@@ -73,7 +73,7 @@ def build(
         variables = toolchain.environment(compiler, folder)
         report = guard.run(commands, folder, timeout_s=timeout_s, environment=variables, batch=batch)
         if report.timed_out:
-            raise Rejected(f"the compiler took more than {timeout_s:g} s", "compile")
+            raise Rejected(f"the compiler took more than {timeout_s:g} s", "compile", limit_s=timeout_s)
         if report.returncode != 0:
             raise Rejected(toolchain.first_error(report), "compile")
         assembly = (folder / "kernel.s").read_text(errors="replace")
