@@ -32,6 +32,7 @@ def conclude(session: Session) -> Result:
     if not finalists:
         raise session.nothing()
     default = next((c for c in session.predicted if c in finalists), next(iter(finalists)))
+    session.step("play-off")
     session.note(f"play-off of {len(finalists)} finalists" if len(finalists) > 1 else "one finalist is left")
     names = {candidate.name: candidate for candidate in finalists}
     played = playoff(
@@ -79,6 +80,7 @@ def _qualified(session: Session, deadline: float) -> dict[Candidate, Tried]:
             late = seconds > near_s or time.monotonic() > deadline
             if len(found) > FINALISTS or (len(found) >= 2 and late):
                 return found
+            session.step("thorough gates")
             try:
                 found[candidate] = session.qualified(candidate, outcome)
             except Rejected as refusal:

@@ -154,7 +154,7 @@ class Session:
             wanted = COMPILES_PER_JOB * self.jobs + 1
 
     def _try(self, batch: list[Ask]) -> None:
-        self._step("compiling")
+        self.step("compiling")
         candidates = [Candidate.of(ask.variant, ask.config) for ask in batch]
         for ask, candidate, outcome in zip(batch, candidates, self.compile(candidates), strict=True):
             if self._over and self.best is not None:
@@ -173,7 +173,7 @@ class Session:
                 if self.best is None or seconds < self.best.measurement.median_s:
                     self.best = tried
                 self.search.tell_measured(ask, seconds, self._attributes(tried))
-            self._step(candidate.variant)
+            self.step(candidate.variant)
 
     def _measured(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Tried:
         incumbent = self.best.measurement.median_s if self.best is not None else None
@@ -240,7 +240,7 @@ class Session:
     def note(self, text: str) -> None:
         self._listener(Event("note", text))
 
-    def _step(self, text: str) -> None:
+    def step(self, text: str) -> None:
         done, best = len(self.search.finished()), self.best
         left = max(0.0, self.request.timeout - self.elapsed_s)
         pace = self.elapsed_s / max(1, self.search.counts.measured + sum(self.refusals.values()))
