@@ -73,7 +73,13 @@ def cli() -> None:
 @click.option("--jobs", default=None, type=int, metavar="N", help="Compilers at once.  [default: usable cores]")
 @click.option("--fix", "fixes", multiple=True, metavar="LETTER=VALUE", help="Hold a parameter. May be repeated.")
 @click.option("--variant", default=None, metavar="NAME", help="Search this variant only.")
-@click.option("--max-workspace", default=None, type=int, metavar="BYTES", help="Refuse variants that need more.")
+@click.option(
+    "--max-workspace",
+    default=None,
+    type=int,
+    metavar="BYTES",
+    help="Refuse candidates that need more.  [default: what the arrays take, at least 64 MiB]",
+)
 @click.option("--deterministic", is_flag=True, help="Refuse variants whose result may differ from run to run.")
 @click.option("--no-warm-start", is_flag=True, help="Do not seed the search from the model and earlier records.")
 @click.option(

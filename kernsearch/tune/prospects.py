@@ -24,6 +24,7 @@ from .request import Request
 VARIANTS = 24  # partitions searched, the ones that move the fewest bytes first
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
+LEAST_WORKSPACE_BYTES = 64 << 20  # allowed in any case, unless the request says less; else as much as the arrays take
 MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their float64 reference may take
 
 
@@ -55,6 +56,9 @@ class Prospects:
     def _fits_memory(self) -> None:
         arrays = operands(self.op.root(self.problem))
         elements = sum(prod(evaluate(extent, self.sizes) for extent in array.extents) for array in arrays)
+        limit = self._request.max_workspace
+        least = max(elements * self.sizes["ITEMSIZE"], LEAST_WORKSPACE_BYTES)
+        self.max_workspace = least if limit is None else limit
         wanted, memory = elements * (self.sizes["ITEMSIZE"] + 8), int(self.device.memory_bytes)
         if wanted > MEMORY_SHARE * memory:
             raise DeviceError(
@@ -90,9 +94,8 @@ class Prospects:
         call, names = lookup.call_at(plan, self.problem.shape, int(self.device.threads))
         if (assumed := launch.unmet(plan, names)) is not None:
             return f"it assumes {assumed}"
-        limit = self._request.max_workspace
-        if limit is not None and call.workspace_bytes > limit:
-            return f"it needs {call.workspace_bytes} bytes of workspace, allowed {limit}"
+        if call.workspace_bytes > self.max_workspace:
+            return f"it needs {call.workspace_bytes} bytes of workspace, allowed {self.max_workspace}"
         if self._best_s is not None and (ratio := self._predicted_s(variant, config) / self._best_s) > HOPELESS:
             return f"predicted {ratio:.0f} times slower than the best prediction"
         return None

@@ -30,6 +30,7 @@ from ..search import Ask, Past, Search
 from ..space import Op
 from ..worker import Worker
 from .interrupts import Interrupts
+from .memory import give_back
 from .outcome import Event, Listener
 from .prospects import Prospects
 from .request import Request
@@ -151,6 +152,7 @@ class Session:
             if not batch:
                 return
             yield batch
+            give_back()
             wanted = COMPILES_PER_JOB * self.jobs + 1
 
     def _try(self, batch: list[Ask]) -> None:
