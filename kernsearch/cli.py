@@ -78,7 +78,7 @@ def cli() -> None:
     default=None,
     type=int,
     metavar="BYTES",
-    help="Refuse candidates that need more.  [default: what the arrays take, at least 64 MiB]",
+    help="Refuse candidates that need more.  [default: half of what the arrays take, at least 32 MiB]",
 )
 @click.option("--deterministic", is_flag=True, help="Refuse variants whose result may differ from run to run.")
 @click.option("--no-warm-start", is_flag=True, help="Do not seed the search from the model and earlier records.")

@@ -24,7 +24,8 @@ from .request import Request
 VARIANTS = 24  # partitions searched, the ones that move the fewest bytes first
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
-LEAST_WORKSPACE_BYTES = 64 << 20  # allowed in any case, unless the request says less; else as much as the arrays take
+WORKSPACE_SHARE = 0.5  # of what the arrays take: more workspace is not tried unless the request allows it
+LEAST_WORKSPACE_BYTES = 32 << 20  # allowed in any case, unless the request says less
 MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their float64 reference may take
 
 
@@ -57,7 +58,7 @@ class Prospects:
         arrays = operands(self.op.root(self.problem))
         elements = sum(prod(evaluate(extent, self.sizes) for extent in array.extents) for array in arrays)
         limit = self._request.max_workspace
-        least = max(elements * self.sizes["ITEMSIZE"], LEAST_WORKSPACE_BYTES)
+        least = max(int(WORKSPACE_SHARE * elements * self.sizes["ITEMSIZE"]), LEAST_WORKSPACE_BYTES)
         self.max_workspace = least if limit is None else limit
         wanted, memory = elements * (self.sizes["ITEMSIZE"] + 8), int(self.device.memory_bytes)
         if wanted > MEMORY_SHARE * memory:

@@ -105,6 +105,7 @@ class Session:
         )
         self.search.reconsider(self._had_less_time)
         self.predicted = self.prospects.predicted(self.search.searched)
+        give_back()  # what ranking thousands of configs took
         self.note(f"{self.problem.key} on {self.device.key}, {toolchain.name} {toolchain.version}")
         if self.search.resumed:
             self.note(f"going on with a study of {self.search.resumed} trials")
