@@ -44,7 +44,7 @@ def test_a_tuned_plan_is_loaded_and_right(home: Path) -> None:
 
 def test_the_cache_tells_what_would_run_and_why(home: Path) -> None:
     said = run(home, str(EXAMPLES / "read_the_cache.py"))
-    assert "gemm 64x64x64 float32 epilogue=none layout=nn: default" in said
+    assert re.search("gemm 64x64x64 float32 epilogue=none layout=nn: (default|nearest)", said)  # near a shipped record
     assert "never measured" in said
 
 
