@@ -332,7 +332,8 @@ def test_the_thread_count_is_settable(home):
 
 def test_why_says_what_load_does(home):
     told = runtime.why("gemm", shape=SHAPE)
-    assert told["hit"] == ks.load("gemm", shape=SHAPE).hit == "default"
+    assert told["hit"] == ks.load("gemm", shape=SHAPE).hit
+    assert told["hit"] in ("default", "nearest")  # some device has shipped records
     keep(home)
     told = runtime.why("gemm", shape=SHAPE)
     assert told["hit"] == "exact" and Path(told["record"]).is_file()
@@ -365,15 +366,16 @@ def test_a_plan_that_does_not_compile_says_so(home):
         ks.load("gemm", shape=SHAPE)(a, b)
 
 
-@pytest.mark.parametrize("hit", ["exact", "default"])
-def test_loading_and_calling_import_nothing_heavy(home, hit):
+@pytest.mark.parametrize(("hit", "layout"), [("exact", "nn"), ("default", "nt")])  # no record of nt is shipped
+def test_loading_and_calling_import_nothing_heavy(home, hit, layout):
     if hit == "exact":
         keep(home)
     code = (
         "import sys, numpy as np, kernsearch as ks\n"
-        f"plan = ks.load('gemm', shape={SHAPE})\n"
+        f"plan = ks.load('gemm', shape={SHAPE}, layout={layout!r})\n"
         f"assert plan.hit == {hit!r}, plan.reasons\n"
-        f"plan(np.zeros({SHAPE[0], SHAPE[2]}, 'f'), np.zeros({SHAPE[2], SHAPE[1]}, 'f'))\n"
+        f"a, b = np.zeros({SHAPE[0], SHAPE[2]}, 'f'), np.zeros({SHAPE[2], SHAPE[1]}, 'f')\n"
+        f"plan(a, b.T if {layout!r} == 'nt' else b)\n"
         "ks.matmul(np.zeros((3, 4), 'f'), np.zeros((4, 5), 'f'))\n"
         "print({'optuna', 'networkx', 'joblib', 'rich', 'click'} & set(sys.modules))"
     )
