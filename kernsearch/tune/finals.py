@@ -15,7 +15,7 @@ from ..errors import Rejected
 from ..measure import Playoff, Verdict, playoff, verdict
 from ..records import Measured, Record, fingerprint, now
 from .outcome import Result
-from .session import Session, Tried
+from .session import Passed, Session
 
 NEAR = 1.10  # finalists are within this of the fastest
 FINALISTS = 5
@@ -67,10 +67,10 @@ def _contenders(session: Session) -> list[tuple[Candidate, float]]:
     return [(candidate, seconds[candidate]) for candidate in dict.fromkeys(default + list(seconds))]
 
 
-def _qualified(session: Session, deadline: float) -> dict[Candidate, Tried]:
+def _qualified(session: Session, deadline: float) -> dict[Candidate, Passed]:
     """The finalists, gated thoroughly: the default, the fastest, and those near it while there is time. Where some
     fall, the next ones take their place."""
-    found: dict[Candidate, Tried] = {}
+    found: dict[Candidate, Passed] = {}
     contenders = _contenders(session)
     near_s = NEAR * min((seconds for _, seconds in contenders), default=0.0)
     for start in range(0, len(contenders), FINALISTS):
@@ -89,7 +89,7 @@ def _qualified(session: Session, deadline: float) -> dict[Candidate, Tried]:
     return found
 
 
-def _record(session: Session, kept: Tried, default: Candidate, played: Playoff, told: Verdict) -> Record:
+def _record(session: Session, kept: Passed, default: Candidate, played: Playoff, told: Verdict) -> Record:
     measured = Measured.of(played.measurements[told.keep])
     evidence: dict[str, Any] = {
         "compile": [dict(compiled.evidence) for compiled in kept.compiled],

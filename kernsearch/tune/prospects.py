@@ -9,7 +9,7 @@ from math import prod
 from .. import launch, model, registry
 from ..backends import Backend
 from ..candidate import Candidate, lower, operands
-from ..derive import Derivation, Variant, derive
+from ..derive import Variant, derive
 from ..device import Device
 from ..errors import DeviceError, SpaceError
 from ..feasible import FeasibleSpace
@@ -44,10 +44,9 @@ class Prospects:
         self._best_s: float | None = None  # of the predictions; None: nothing is left out for its prediction
         self._plans: dict[Candidate, Plan] = {}
         self._fits_memory()
-        self.derivation: Derivation = derive(problem, op, registry.templates(backend.name))
         self.variants: dict[str, Variant] = {}
         self.spaces: dict[str, FeasibleSpace] = {}
-        for variant in self.derivation.variants:
+        for variant in derive(problem, op, registry.templates(backend.name)).variants:
             space = FeasibleSpace(variant.params, variant.constraints, device, self.sizes)
             if len(self.variants) < VARIANTS and next(space.iterate(), None) is not None:
                 self.variants[variant.name], self.spaces[variant.name] = variant, space

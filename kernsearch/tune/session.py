@@ -21,7 +21,7 @@ from ..candidate import Candidate
 from ..device import Device
 from ..errors import NothingSurvived, Rejected
 from ..gates import Bench
-from ..measure import Measurement, quick
+from ..measure import quick
 from ..model import ceilings
 from ..plan import KernelPlan, Plan
 from ..problem import Problem
@@ -41,14 +41,13 @@ COMPILES_PER_JOB = 2  # candidates in a batch, for each compiler that may run
 
 
 @dataclass
-class Tried:
+class Passed:
     """A candidate that passed the gates in this run."""
 
     candidate: Candidate
     plan: Plan
     compiled: tuple[Compiled, ...]
     evidence: dict[str, Any]
-    measurement: Measurement
 
 
 class Session:
@@ -62,10 +61,9 @@ class Session:
         self.jobs = request.jobs or int(device.cores)
         self.flops = op.flops(problem)
         self.refusals: Counter[str] = Counter()
-        self.best: Tried | None = None
+        self.best: tuple[float, Candidate] | None = None  # seconds
         self.interrupted = False
         self._listener = listener
-        self._tried: dict[Candidate, Tried] = {}
         self._default_s: float | None = None
         self._stack = ExitStack()
 
@@ -164,33 +162,25 @@ class Session:
                 self.search.abandon(ask)
                 continue
             try:
-                tried = self._measured(candidate, outcome)
+                passed = self._gated(candidate, outcome, thorough=False)
+                timer = self.bench.timer(passed.plan, passed.compiled)
+                seconds = quick(timer, incumbent_s=self.best[0] if self.best else None).median_s
             except Rejected as refusal:
                 self.refuse(refusal)
                 limit = {} if refusal.limit_s is None else {"limit_s": refusal.limit_s}
                 self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason, limit)
             else:
-                seconds = tried.measurement.median_s
-                self._tried[candidate] = tried
                 self._default_s = self._default_s or seconds
-                if self.best is None or seconds < self.best.measurement.median_s:
-                    self.best = tried
-                self.search.tell_measured(ask, seconds, self._attributes(tried))
+                if self.best is None or seconds < self.best[0]:
+                    self.best = (seconds, candidate)
+                self.search.tell_measured(ask, seconds, self._attributes(seconds, passed.compiled))
             self.step(candidate.variant)
 
-    def _measured(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Tried:
-        incumbent = self.best.measurement.median_s if self.best is not None else None
-        plan, compiled, evidence = self._gated(candidate, outcome, thorough=False)
-        return Tried(
-            candidate, plan, compiled, evidence, quick(self.bench.timer(plan, compiled), incumbent_s=incumbent)
-        )
-
-    def _attributes(self, tried: Tried) -> dict[str, Any]:
+    def _attributes(self, seconds: float, objects: tuple[Compiled, ...]) -> dict[str, Any]:
         """What a person sees beside a trial."""
-        seconds = tried.measurement.median_s
         attributes: dict[str, Any] = {"gflops": self.flops / seconds / 1e9}
         attributes["vs_default"] = (self._default_s or seconds) / seconds
-        for compiled in tried.compiled:
+        for compiled in objects:
             for name, value in compiled.evidence.items():
                 known = attributes.get(name, value)
                 both = isinstance(known, int | float) and isinstance(value, int | float)
@@ -215,25 +205,21 @@ class Session:
             outcomes.append(refused or tuple(part for part in parts if isinstance(part, Compiled)))
         return outcomes
 
-    def _gated(
-        self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected, *, thorough: bool
-    ) -> tuple[Plan, tuple[Compiled, ...], dict[str, Any]]:
+    def _gated(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected, *, thorough: bool) -> Passed:
         if isinstance(outcome, Rejected):
             raise outcome
         plan, config = self.prospects.plan(candidate), dict(candidate.config)
         try:
-            return plan, outcome, self.bench.examine(plan, outcome, config, thorough=thorough)
+            evidence = self.bench.examine(plan, outcome, config, thorough=thorough)
         except Rejected as refusal:
             if not refusal.doubtful:
                 raise
-        return plan, outcome, self.bench.examine(plan, outcome, config, thorough=thorough)
+            evidence = self.bench.examine(plan, outcome, config, thorough=thorough)
+        return Passed(candidate, plan, outcome, evidence)
 
-    def qualified(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Tried:
+    def qualified(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Passed:
         """A candidate that passes the thorough gates, as it must before it may be recorded. Raises Rejected."""
-        plan, compiled, evidence = self._gated(candidate, outcome, thorough=True)
-        known = self._tried.get(candidate)
-        measurement = known.measurement if known else quick(self.bench.timer(plan, compiled))
-        return Tried(candidate, plan, compiled, evidence, measurement)
+        return self._gated(candidate, outcome, thorough=True)
 
     def refuse(self, refusal: Rejected) -> None:
         self.refusals[f"{refusal.gate or 'execution'}: {refusal.reason}"] += 1
@@ -254,9 +240,9 @@ class Session:
                 done=done,
                 total=self.request.trials,
                 rejected=sum(self.refusals.values()),
-                best_s=best.measurement.median_s if best else None,
-                best_gflops=self.flops / best.measurement.median_s / 1e9 if best else 0.0,
-                best_name=best.candidate.variant if best else "",
+                best_s=best[0] if best else None,
+                best_gflops=self.flops / best[0] / 1e9 if best else 0.0,
+                best_name=best[1].variant if best else "",
                 elapsed_s=self.elapsed_s,
                 eta_s=min(left, pace * max(0, self.request.trials - done)),
             )
