@@ -45,9 +45,13 @@ def lower(variant: Variant, config: Mapping[str, int], problem: Problem, backend
         scalars={name: 1.0 for name in dict.fromkeys(s for kernel in kernels for s in kernel.scalars)},
         workspace=tuple(_workspace(program, config)),
         kernels=kernels,
-        assumes=tuple(dict.fromkeys(text for matched in variant.kernels for text in matched.assumes)),
+        assumes=tuple(dict.fromkeys([*_assumed(variant), *(text for kernel in kernels for text in kernel.assumes)])),
         deterministic=variant.deterministic,
     )
+
+
+def _assumed(variant: Variant) -> Iterator[str]:
+    return (text for matched in variant.kernels for text in matched.assumes)
 
 
 def operands(program: Program) -> Iterator[Operand]:

@@ -1,7 +1,8 @@
 """From a plan and the arrays of a call to what each kernel is given: which buffers, which sizes, which scalars.
 
 Light on purpose: the runtime calls this on the first call with new shapes or strides, and it imports nothing heavy.
-Addresses play no part, so a result may be kept for as long as shapes, strides, scalars and thread count stay the same.
+Of addresses only the remainder modulo BASE_BYTES plays a part, and only in plans that assume something of it; so a
+result may be kept for as long as shapes, strides, that remainder and the thread count stay the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .errors import KernsearchError, ProblemError
 from .plan import Buffer, KernelPlan, Operand, Plan
 from .sizes import evaluate
 
+BASE_BYTES = 256  # names "A.base" are addresses modulo this; workspace and scratch start at a multiple of it
 SCRATCH = "scratch"  # the buffer name that stands for a kernel's own scratch
 ITEMSIZES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -88,6 +90,7 @@ def names(plan: Plan, arrays: Mapping[str, ArrayView], threads: int) -> dict[str
         view = arrays.get(operand.name)
         if view is None:
             raise ProblemError(f"array {operand.name!r} is missing: want {', '.join(o.name for o in plan.operands)}")
+        known[f"{operand.name}.base"] = view.address % BASE_BYTES
         if len(view.shape) != len(operand.axes):
             raise ProblemError(f"array {operand.name!r} has {len(view.shape)} dimensions, want {len(operand.axes)}")
         for axis, extent, size, stride in zip(operand.axes, operand.extents, view.shape, view.strides, strict=True):
@@ -100,6 +103,7 @@ def names(plan: Plan, arrays: Mapping[str, ArrayView], threads: int) -> dict[str
         extents = tuple(evaluate(e, known) for e in buffer.extents)
         strides = contiguous(extents)
         known.update({f"{buffer.name}.{axis}": s for axis, s in zip(buffer.axes, strides, strict=True)})
+        known[f"{buffer.name}.base"] = 0
     return known
 
 

@@ -5,6 +5,7 @@ runtime knows once it has the arrays:
 
 * the op's size letters (`M`, `N`, `K`);
 * `A.m`: the stride, in elements, of axis `m` of array `A` (an operand or a workspace buffer);
+* `A.base`: the address of the first element of `A`, modulo 256 bytes;
 * `THREADS`: how many threads the call may use; `ITEMSIZE`: bytes of the problem's dtype.
 
 Config values do not appear: they are folded in when the plan is made.
@@ -34,8 +35,32 @@ class Buffer(msgspec.Struct, frozen=True):
     extents: tuple[str, ...]
 
 
+class Launch(msgspec.Struct, frozen=True):
+    """One entry of a device kernel: all are expressions, evaluated at a call like sizes are."""
+
+    entry: str  # the extern "C" __global__ function
+    grid: tuple[str, str, str]  # blocks
+    block: str  # threads of a block
+    shared: str = "0"  # bytes of dynamic shared memory
+    cluster: tuple[int, int, int] = (1, 1, 1)  # blocks
+    overlap: bool = False  # programmatic dependent launch: may start before the launch before it in the call has ended
+
+
+class TensorMap(msgspec.Struct, frozen=True):
+    """A bulk-tensor map (CUtensorMap, tiled) over a buffer: innermost dimension first, the third is the batch."""
+
+    name: str  # of the member of ks_args: map_<name>
+    buffer: str  # an array of the plan, or "scratch"
+    dtype: str
+    extents: tuple[str, str, str]  # elements
+    pitches: tuple[str, str]  # elements between neighbours along the second and the third dimension
+    box: tuple[int, int, int]  # elements
+    swizzle: int = 128  # bytes: 0, 32, 64 or 128
+    offset: str = "0"  # bytes from the buffer's first element
+
+
 class KernelPlan(msgspec.Struct, frozen=True):
-    """One kernel launch."""
+    """One kernel of a program: a single call on the CPU, one or more launches in order on a device."""
 
     template: str  # name of the template
     source: str  # path below the kernels folder, or an absolute path for a space from outside
@@ -48,7 +73,9 @@ class KernelPlan(msgspec.Struct, frozen=True):
     scalars: tuple[str, ...]  # names, in the order of ks_call.scalars
     scratch: str = "0"  # bytes of scratch, an expression
     flags: tuple[str, ...] = ()  # compiler flags beyond the backend's own
-    geometry: dict[str, str] = {}  # CUDA: grid, block, cluster, shared bytes as expressions; empty on the CPU
+    launches: tuple[Launch, ...] = ()  # empty on the CPU; all launches of a kernel get the same arguments
+    maps: tuple[TensorMap, ...] = ()  # empty on the CPU
+    assumes: tuple[str, ...] = ()  # as Plan.assumes, which holds these too
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -49,16 +49,23 @@ class Compiled:
     entry: str
     evidence: Evidence = field(default_factory=dict)
     seconds: float = 0.0
-    cached: bool = False
+    cached: bool = False  # on a device, `path` is a cubin and the entries are those of the kernel plan's launches
 
 
 class Backend(Protocol):
-    """The seam between the engine and a kind of device."""
+    """The seam between the engine and a kind of device.
+
+    host_memory   kernels work on arrays of this process; else arrays live on the device, in a process of their own
+    """
 
     name: str
+    host_memory: bool
 
     def device(self, index: int = 0) -> Device:
         """The facts of a device. Raises DeviceError when there is none."""
+
+    def driver(self, device: Device) -> str | None:
+        """Version of the device's driver; None where there is none, as on the CPU."""
 
     def toolchain(self, device: Device) -> Toolchain:
         """The compiler in use. Raises CompilerError when there is none."""

@@ -55,6 +55,7 @@ def here(plan: Plan, device: Device) -> Fingerprint:
         arch=device.arch,
         sources={kernel.source: source_tokens(kernel.source) for kernel in plan.kernels},
         compiler=compiler_id(device),
+        driver=driver(device),
         package=__version__,
         policy=POLICY,
     )
@@ -68,6 +69,13 @@ def compiler_id(device: Device) -> str | None:
         return backends.get(device.backend).toolchain(device).id
     except CompilerError:
         return None
+
+
+def driver(device: Device) -> str | None:
+    """The version of the device's driver, None on the CPU."""
+    from .. import backends
+
+    return backends.get(device.backend).driver(device)
 
 
 @lru_cache(maxsize=1024)
@@ -107,7 +115,7 @@ def differences(theirs: Fingerprint, device: Device) -> list[str]:
     from .. import __version__
     from ..measure.samples import POLICY
 
-    now = {"compiler": compiler_id(device), "driver": None, "policy": POLICY, "package": __version__}
+    now = {"compiler": compiler_id(device), "driver": driver(device), "policy": POLICY, "package": __version__}
     what = {"compiler": "compiler", "driver": "driver", "policy": "measurement policy", "package": "package version"}
     return [
         f"{what[field]} was {getattr(theirs, field) or 'unknown'}, is {value or 'unknown'}"

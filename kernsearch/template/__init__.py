@@ -1,6 +1,6 @@
 """Templates: what one kernel source implements, as patterns, and matching them against kernels."""
 
 from .pattern import anything, as_, comb, dot, hole, red
-from .template import Matched, Template
+from .template import Launch, Matched, Template, TileMap
 
-__all__ = ["Matched", "Template", "anything", "as_", "comb", "dot", "hole", "red"]
+__all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red"]

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from ..binding import Array, Binding, Expr, Field, Root
+from ..plan import Launch
 from ..program import Annotation, Kernel, Place, Program
 from ..program import body as bodies
 from ..program.body import Body
@@ -18,7 +20,25 @@ from ..space import Constraint, Param
 from .matcher import Found, Matcher
 from .pattern import Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
 
-__all__ = ["Matched", "Template", "anything", "as_", "comb", "dot", "hole", "red"]
+__all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red"]
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """A bulk-tensor map over an operand, an output or a packed copy of an operand.
+
+    role    "A", "B", or the root's role for the output
+    groups  the two group letters of a tile
+    tile    elements along each of them, expressions of parameter letters
+    share   blocks of a cluster that load the tile together, each a part along the dimension that is not contiguous
+    swizzle bytes; a box is at most this wide along the contiguous dimension, so a wider tile takes several boxes
+    """
+
+    role: str
+    groups: str
+    tile: tuple[str, str]
+    share: str = "1"
+    swizzle: int = 128
 
 
 @dataclass(frozen=True)
@@ -39,10 +59,14 @@ class Template:
     dtypes      of all arrays; () accepts every dtype
     scratch     bytes of scratch memory, a size expression; parameter letters allowed
     assumes     size expressions over strides of roles and groups that must hold: "B.N == 1" is the stride of the last
-                axis of N in operand B
+                axis of N in operand B, "B.base" its address modulo 256
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
     flags       compiler flags beyond the backend's own
     many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
+    launches    on a device: entries in order with their geometry, over sizes of groups (M, N, K, B, S), parameter
+                letters, facts of the device in capitals (SMS) and ITEMSIZE
+    maps        on a device: bulk-tensor maps that the kernel takes
+    swapped     operands are taken in the order that is not the program's: D = A B as the transpose of B' A'
     """
 
     name: str
@@ -61,6 +85,9 @@ class Template:
     efficiency: Callable[..., float] | None = None
     flags: tuple[str, ...] = ()
     many: bool = False
+    launches: tuple[Launch, ...] = ()
+    maps: tuple[TileMap, ...] = ()
+    swapped: bool = False
     what: str = field(default="", compare=False)
 
     @cached_property
@@ -78,7 +105,8 @@ class Template:
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return None
         matches = Matcher(program, kernel).match(self._roots_for(kernel))
-        return next(((found, outputs) for found, outputs in matches if self._accepts(found)), None)
+        ways = (way for way in matches if self._accepts(way[0]))
+        return next(islice(ways, int(self.swapped), None), None)
 
     def filled(self, program: Program, kernel: Kernel, found: Found, outputs: tuple[Place, ...]) -> Matched | None:
         """The match, unless the kernel is annotated in a way that the template is not."""
@@ -88,7 +116,7 @@ class Template:
     @property
     def alike(self) -> tuple[object, ...]:
         """Templates of which this is equal match the same kernels, annotations aside."""
-        return (self.roots, self.groups, self.dtypes, self.many)
+        return (self.roots, self.groups, self.dtypes, self.many, self.swapped)
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
@@ -166,10 +194,13 @@ class Matched:
     @property
     def assumes(self) -> tuple[str, ...]:
         """The template's assumptions over strides of arrays: "B.n == 1"."""
-        return tuple(re.sub(r"\b(\w+)\.([A-Z])\b", self._stride, text) for text in self.template.assumes)
+        return tuple(re.sub(r"\b(\w+)\.([A-Z]|base)\b", self._stride, text) for text in self.template.assumes)
 
     def _stride(self, word: re.Match[str]) -> str:
-        use, axes = self.found.places[word[1]], self.found.groups[word[2]]
+        use = self.found.places[word[1]]
+        if word[2] == "base":
+            return f"{self.program.arrays[use.node, use.field]}.base"
+        axes = self.found.groups[word[2]]
         names = {b: a for a, b in use.rename}
         return f"{self.program.arrays[use.node, use.field]}.{names.get(axes[-1], axes[-1])}"
 

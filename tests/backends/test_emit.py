@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from kernsearch.spaces.gemm import templates as gemm
+from kernsearch.spaces.gemm.templates import cpu as gemm
 
 from kernsearch.backends.cpu import emit
 from kernsearch.backends.cpu.device import this_device

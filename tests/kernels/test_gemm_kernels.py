@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 from gemm_bindings import ACTIVATIONS, backwards, build, combine_binding, device, gemm_binding, reference, run
-from kernsearch.spaces.gemm import templates as gemm
-from kernsearch.spaces.generic import templates as generic
+from kernsearch.spaces.gemm.templates import cpu as gemm
+from kernsearch.spaces.generic.templates import cpu as generic
 
 from kernsearch import backends
 from kernsearch.backends.cpu import emit, pool

@@ -4,7 +4,7 @@ from math import erfc, sqrt
 import numpy as np
 import pytest
 from gemm_bindings import backwards, build, gemm_binding, run
-from kernsearch.spaces.generic import templates as generic
+from kernsearch.spaces.generic.templates import cpu as generic
 
 from kernsearch.binding import Array, Binding, Field, Root
 

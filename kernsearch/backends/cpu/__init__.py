@@ -19,6 +19,7 @@ class CpuBackend:
     """Implements `Backend`; each step is imported when it is used."""
 
     name = "cpu"
+    host_memory = True
 
     def device(self, index: int = 0) -> Device:
         if index != 0:
@@ -26,6 +27,9 @@ class CpuBackend:
         from . import device
 
         return device.this_device()
+
+    def driver(self, device: Device) -> str | None:
+        return None
 
     def toolchain(self, device: Device) -> Toolchain:
         from . import toolchain
