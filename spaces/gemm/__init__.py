@@ -99,7 +99,7 @@ class _Inputs(Sequence[space.InputSet]):
 OP = space.Op(
     name="gemm",
     letters=("M", "N", "K"),
-    dtypes={"cpu": ("float32", "float64")},
+    dtypes={"cpu": ("float32", "float64"), "cuda": ("bfloat16", "float16", "float32")},
     options=(
         space.OptionSpec(
             "layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed", LAYOUTS

@@ -14,7 +14,9 @@ largest (|D - R| - u_out |R|) / (sqrt(K) u_acc S) over 64x64 results, seed 0:
     uniform 0..1   0.42  0.69  0.77  0.79  0.73  0.88   0.80   0.74
     1..1.1         0.57  0.61  0.60  0.80  0.84  0.91   0.80   0.82
 
-so C = 2 is twice the worst. Sums in another order (tiles, vectors, split K) err less. The reference of a float64
+so C = 2 is twice the worst. 16-bit problems accumulate in float32; tensor cores truncate when they add a step of 16
+products to the sum, so that their error has a part linear in K: TRUNCATION * K * u_acc * S, which is twice what a sum
+that grows evenly loses when each of K / 16 additions cuts off half a unit of its last place. Sums in another order (tiles, vectors, split K) err less. The reference of a float64
 problem is float64 arithmetic of another order and errs as much as a candidate: there C = 4; what that lets pass, the
 exact input sets do not.
 """
@@ -33,11 +35,19 @@ from kernsearch.space import Config, InputSet
 Arrays = dict[str, np.ndarray]
 Scalars = dict[str, float]
 
-C = {"float32": 2.0, "float64": 4.0}
-ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
-SMALLEST = {"float32": 2.0**-149, "float64": 2.0**-1074}
+C = {"float32": 2.0, "float64": 4.0}  # by the accumulation's dtype
+ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+SMALLEST = {"float32": 2.0**-149, "float64": 2.0**-1074, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+TRUNCATION = 1 / 16  # of u_acc S for each k: tensor cores cut off, not round, when they add a step of 16 to the sum
+WHOLE = {"float32": 1048573, "float64": 1048573, "float16": 2039, "bfloat16": 251}  # positions: primes that are exact
+SCALES = {"float32": 2.0**-66, "float64": 2.0**-520, "float16": 2.0**-9, "bfloat16": 2.0**-66}  # subnormal results
 LIPSCHITZ = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 ACTIVATION_ERROR = {"relu": 0.0, "gelu": 8.0, "gelu_tanh": 8.0, "silu": 8.0}  # E: roundoffs of the argument
+
+
+def accumulation(problem: Problem) -> str:
+    """The dtype of sums: float64 for float64, float32 for everything else."""
+    return "float64" if problem.dtype == "float64" else "float32"
 
 
 def activation(problem: Problem) -> str | None:
@@ -63,20 +73,22 @@ def bound(
     Inputs that are not finite count as zero: where they matter the reference is not finite either.
     """
     a, b = logical(problem, inputs)
-    depth, dtype = problem.shape[2], problem.dtype
-    u, kind = ROUNDOFF[dtype], activation(problem)
-    # Sums of positive numbers have small relative errors, so the problem's own precision is enough; 1 % covers them.
+    depth, acc, kind = problem.shape[2], accumulation(problem), activation(problem)
+    u, drift = ROUNDOFF[acc], 0.0 if problem.dtype == acc else TRUNCATION * depth
+    # Sums of positive numbers have small relative errors, so the accumulation's precision is enough; 1 % covers them.
     with np.errstate(all="ignore"):
-        size = np.asarray(_finite(a) @ _finite(b), dtype=np.float64) * (1.01 * abs(scalars.get("alpha", 1.0)))
+        product = _finite(a.astype(acc, copy=False)) @ _finite(b.astype(acc, copy=False))
+        size = np.asarray(product, dtype=np.float64) * (1.01 * abs(scalars.get("alpha", 1.0)))
         added = np.zeros((1, 1))
         if "bias" in inputs:
             added = added + _finite(inputs["bias"]).astype(np.float64)
         if "C" in inputs and scalars.get("beta", 1.0) != 0:
             added = added + abs(scalars.get("beta", 1.0)) * _finite(inputs["C"]).astype(np.float64)
-        error = (C[dtype] * math.sqrt(depth) + 2) * u * size + 3 * u * added
+        error = (C[acc] * math.sqrt(depth) + drift + 2) * u * size + 3 * u * added
         error *= LIPSCHITZ.get(kind or "", 1.0)
         error += ACTIVATION_ERROR.get(kind or "", 0.0) * u * (size + added)
-        error += u * np.nan_to_num(np.abs(reference["D"]), nan=0.0, posinf=0.0) + (depth + 4) * SMALLEST[dtype]
+        error += ROUNDOFF[problem.dtype] * np.nan_to_num(np.abs(reference["D"]), nan=0.0, posinf=0.0)
+        error += (depth + 4) * SMALLEST[acc] + (SMALLEST[problem.dtype] if problem.dtype != acc else 0.0)
     return {"D": error}
 
 
@@ -127,7 +139,8 @@ def identity(
     a, b = logical(problem, inputs)
     m, n, k = problem.shape
     t = rng.choice([-1.0, 1.0], n)
-    alpha, u = scalars.get("alpha", 1.0), ROUNDOFF[problem.dtype]
+    acc = accumulation(problem)
+    alpha, u = scalars.get("alpha", 1.0), ROUNDOFF[acc]
     bt, column = np.empty(k), np.zeros(n)
     for rows in _parts(k, n):
         part = b[rows].astype(np.float64)
@@ -139,7 +152,10 @@ def identity(
         part = a[rows].astype(np.float64)
         want = alpha * (part @ bt) + added
         size = abs(alpha) * np.sqrt(np.einsum("mk,mk->m", part, part))
-        allowed = 2 * C[problem.dtype] * u * size * math.sqrt(float(column.sum()))
+        allowed = 2 * C[acc] * u * size * math.sqrt(float(column.sum()))
+        if problem.dtype != acc:  # each element was rounded once more, and independently
+            rounded = outputs["D"][rows].astype(np.float64)
+            allowed = allowed + 4 * ROUNDOFF[problem.dtype] * np.sqrt(np.einsum("mn,mn->m", rounded, rounded))
         if "C" in inputs and scalars["beta"] != 0:
             c = inputs["C"][rows].astype(np.float64)
             want = want + scalars["beta"] * (c @ t)
@@ -158,6 +174,15 @@ def _parts(rows: int, columns: int) -> list[slice]:
 
 
 # -- inputs
+
+
+def dtype_of(problem: Problem) -> np.dtype:
+    """The problem's dtype for NumPy, which knows bfloat16 by ml_dtypes."""
+    if problem.dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(problem.dtype)
 
 
 def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
@@ -179,8 +204,11 @@ def _scalars(problem: Problem, alpha: float, beta: float) -> Scalars:
 
 
 def _random(problem: Problem, rng: np.random.Generator) -> Arrays:
-    dtype = np.dtype(problem.dtype)
-    return {name: rng.standard_normal(shape, dtype) for name, shape in _shapes(problem).items()}
+    dtype = dtype_of(problem)
+    drawn = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+    return {
+        name: rng.standard_normal(shape, drawn).astype(dtype, copy=False) for name, shape in _shapes(problem).items()
+    }
 
 
 def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
@@ -189,10 +217,10 @@ def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars
 
 def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
     """So small that every partial sum is exact in any order."""
-    digits = {"float32": 24, "float64": 53}[problem.dtype]
+    digits = {"float32": 24, "float64": 53}[accumulation(problem)]
     most = max(1, min(8, math.isqrt(2 ** (digits - 2) // problem.shape[2])))
     arrays = {
-        name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(problem.dtype)
+        name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(dtype_of(problem))
         for name, shape in _shapes(problem).items()
     }
     return arrays, _scalars(problem, -1.0, 2.0)
@@ -201,25 +229,25 @@ def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scala
 def _one_hot(problem: Problem, rng: np.random.Generator, hot: str) -> tuple[Arrays, Scalars]:
     """One operand picks rows or columns of the other, whose elements say where they stand."""
     m, n, k = problem.shape
-    arrays = {name: np.zeros(shape, problem.dtype) for name, shape in _shapes(problem).items()}
+    arrays = {name: np.zeros(shape, dtype_of(problem)) for name, shape in _shapes(problem).items()}
     a, b = logical(problem, arrays)
     if hot == "A":
         a[np.arange(m), rng.integers(0, k, m)] = 1
-        b[:] = _positions(k, n)
+        b[:] = _positions(k, n, problem)
     else:
         b[rng.integers(0, k, n), np.arange(n)] = 1
-        a[:] = _positions(m, k)
+        a[:] = _positions(m, k, problem)
     if "bias" in arrays:
         arrays["bias"][:] = np.arange(n) % 97
     if "C" in arrays:
-        arrays["C"][:] = _positions(m, n)
+        arrays["C"][:] = _positions(m, n, problem)
     return arrays, _scalars(problem, 1.0, 1.0)
 
 
-def _positions(rows: int, columns: int) -> np.ndarray:
-    """Whole numbers below 2^20 that differ between elements as far as they can."""
+def _positions(rows: int, columns: int, problem: Problem) -> np.ndarray:
+    """Whole numbers that the dtype holds exactly and that differ between elements as far as they can."""
     i, j = np.arange(rows, dtype=np.int64)[:, None], np.arange(columns, dtype=np.int64)[None, :]
-    return (i * columns + j) % 1048573
+    return (i * columns + j) % WHOLE[problem.dtype]
 
 
 def _not_finite(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
@@ -244,9 +272,9 @@ def _beta_zero(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scal
 def _tiny(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
     """Products are subnormal; they are kept."""
     arrays = _random(problem, rng)
-    scale = {"float32": 2.0**-66, "float64": 2.0**-520}[problem.dtype]
-    arrays["A"] *= np.dtype(problem.dtype).type(scale)
-    arrays["B"] *= np.dtype(problem.dtype).type(scale)
+    scale = dtype_of(problem).type(SCALES[problem.dtype])
+    arrays["A"] *= scale
+    arrays["B"] *= scale
     for name in set(arrays) - {"A", "B"}:
         arrays[name][:] = 0
     return arrays, _scalars(problem, 1.0, 1.0)
