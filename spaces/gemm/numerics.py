@@ -14,11 +14,11 @@ largest (|D - R| - u_out |R|) / (sqrt(K) u_acc S) over 64x64 results, seed 0:
     uniform 0..1   0.42  0.69  0.77  0.79  0.73  0.88   0.80   0.74
     1..1.1         0.57  0.61  0.60  0.80  0.84  0.91   0.80   0.82
 
-so C = 2 is twice the worst. 16-bit problems accumulate in float32; tensor cores truncate when they add a step of 16
-products to the sum, so that their error has a part linear in K: TRUNCATION * K * u_acc * S, which is twice what a sum
-that grows evenly loses when each of K / 16 additions cuts off half a unit of its last place. Sums in another order (tiles, vectors, split K) err less. The reference of a float64
+so C = 2 is twice the worst. Sums in another order (tiles, vectors, split K) err less. The reference of a float64
 problem is float64 arithmetic of another order and errs as much as a candidate: there C = 4; what that lets pass, the
-exact input sets do not.
+exact input sets do not. 16-bit problems accumulate in float32; tensor cores truncate when they add a step of 16
+products to the sum, so their error has a part linear in K: TRUNCATION * K * u_acc * S, which is twice what a sum that
+grows evenly loses when each of K / 16 additions cuts off half a unit of its last place.
 """
 
 from __future__ import annotations
