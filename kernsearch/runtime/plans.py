@@ -2,32 +2,31 @@
 
     plan = load("gemm", shape=(2304, 1544, 4096))
     plan.hit, plan.reasons       # exact, compatible, nearest or default, and why not better
-    d = plan(a, b)               # NumPy arrays; plan(a, b, out=d) writes into d
+    d = plan(a, b)               # NumPy arrays on the CPU; on a device CuPy arrays or tensors
+    plan(a, b, out=d)            # writes into d
 
 The first call of a plan compiles its kernels, once a process and synchronously; later calls take a few microseconds
-beside the kernels. Plans may be called from many threads at once and after a fork.
+beside the kernels. Plans may be called from many threads at once and, on the CPU, after a fork.
+
+What is common to all plans is here; `host` knows arrays of this process, `device` those on a GPU.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import backends, launch, records, registry
-from ..backends.cpu.call import Launcher, address_of, function
+from ..backends import Compiled
 from ..device import Device
-from ..errors import ArrayError, CacheError, CompilerError, DtypeError, ProblemError, Rejected
+from ..errors import ArrayError, CacheError, CompilerError, ProblemError, Rejected
 from ..plan import KernelPlan, Plan
 from ..problem import Problem
 from ..records import lookup
-from .strides import offsets, overlap, span, usable, view_of
 
 if TYPE_CHECKING:
     from ..records.lookup import Hit
@@ -44,7 +43,7 @@ class Memory(threading.local):
 
 memory = Memory()
 _plans: dict[Any, CallPlan] = {}
-_compiled: dict[int, tuple[Plan, tuple[int, ...]]] = {}  # by identity: one default serves many shapes
+_compiled: dict[tuple[int, int], tuple[Plan, tuple[Any, ...]]] = {}  # by identity: one default serves many shapes
 _lock = threading.RLock()  # held while loading and compiling; not while calling
 
 
@@ -91,20 +90,7 @@ def set_threads(count: int) -> None:
     forget()
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A launcher for arrays of certain shapes and strides that can be used as they are.
-
-    spans   for each operand (first byte, one past the last) relative to its address
-    mask    address bits that must be 0 for every operand
-    """
-
-    launcher: Launcher
-    spans: tuple[tuple[int, int], ...]
-    mask: int
-
-
-class CallPlan:
+class CallPlan(ABC):
     """The plan that serves a problem, ready to be called.
 
     problem          what it computes
@@ -113,40 +99,31 @@ class CallPlan:
     workspace_bytes  memory that a call needs beside the arrays
     """
 
-    def __init__(self, problem: Problem, device: Device, hit: Hit):
-        self.problem, self.device = problem, device
+    def __init__(self, problem: Problem, device: Device, hit: Hit, policy: str = "compatible"):
+        self.problem, self.device, self.policy = problem, device, policy
         self.hit, self.record, self.reasons, self.path = hit.kind, hit.record, hit.reasons, hit.path
         self.plan = hit.record.plan
         self.inputs = tuple(i for i, o in enumerate(self.plan.operands) if o.role == "input")
         self.outputs = tuple(i for i, o in enumerate(self.plan.operands) if o.role != "input")
         self.shapes = launch.shapes(self.plan, dict(zip(self.plan.sizes, problem.shape, strict=True)))
-        self.dtypes = {operand.name: np.dtype(operand.dtype) for operand in self.plan.operands}
 
     def __repr__(self) -> str:
         return f"<kernsearch plan {self.problem.key}: {self.hit}, {self.record.variant}>"
 
     @property
+    @abstractmethod
+    def threads(self) -> int:
+        """THREADS of the plan's expressions."""
+
+    @property
     def workspace_bytes(self) -> int:
-        return lookup.call_at(self.plan, self.problem.shape, get_threads())[0].workspace_bytes
+        return lookup.call_at(self.plan, self.problem.shape, self.threads)[0].workspace_bytes
 
-    def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None, **named: Any) -> np.ndarray:
-        """Compute. Inputs in the plan's order (gemm: a, b, bias, c), or by name; scalars by name (alpha, beta).
+    @abstractmethod
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Compute. Inputs in the plan's order (gemm: a, b, bias, c), or by name; scalars by name (alpha, beta)."""
 
-        Arrays have the problem's shapes and dtypes and any strides. `out` may overlap inputs. Raises ArrayError,
-        DtypeError or ProblemError for what does not fit, CompilerError when nothing can compile the kernels.
-        """
-        given, scalars = self._bind(arrays, named)
-        (where,) = self.outputs
-        operand = self.plan.operands[where]
-        if out is None:
-            out = np.empty(self.shapes[operand.name], self.dtypes[operand.name])
-        given[where] = self._checked(where, out)
-        if not out.flags.writeable:
-            raise ArrayError("out is read-only: want an array that can be written")
-        self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
-        return out
-
-    def _bind(self, arrays: Sequence[Any], named: dict[str, Any]) -> tuple[dict[int, np.ndarray], tuple[float, ...]]:
+    def _bind(self, arrays: Sequence[Any], named: dict[str, Any]) -> tuple[dict[int, Any], tuple[float, ...]]:
         names = [self.plan.operands[i].name for i in self.inputs]
         like = f"want {', '.join(names)}"
         if len(arrays) > len(names):
@@ -165,128 +142,35 @@ class CallPlan:
             raise ArrayError(f"array {missing[0]} is missing: {like}")
         return given, tuple(values.values())
 
-    def _checked(self, which: int, array: Any) -> np.ndarray:
-        name = self.plan.operands[which].name
-        array = np.asarray(array)
-        if array.dtype != self.dtypes[name] and array.dtype.newbyteorder("=") != self.dtypes[name]:
-            raise DtypeError(f"{name} is {array.dtype}: want {self.dtypes[name]}; nothing is converted")
-        if array.shape != self.shapes[name]:
-            raise ArrayError(f"{name} has shape {array.shape}: want {self.shapes[name]}")
-        return array
+    @abstractmethod
+    def _checked(self, which: int, array: Any) -> Any:
+        """The array for an operand in the form that `launch` takes. Raises DtypeError or ArrayError."""
 
-    def launch(self, arrays: Sequence[np.ndarray], scalars: tuple[float, ...], elementwise: Sequence[str] = ()) -> None:
-        """Run on checked arrays in the order of the plan's operands; scalars in that of `plan.scalars`.
-
-        `elementwise` names inputs of which each element is read only to write the same element of the output, so that
-        such an input may be the output.
-        """
-        bound = self.remembered(arrays)
-        if bound is not None:
-            addresses = [address_of(array) for array in arrays]
-            if not (misplaced(addresses, bound.mask) or self._overlaps(arrays, addresses, bound.spans, elementwise)):
-                bound.launcher.run(addresses, scalars)
-                return
-        self._launch_tamed(list(arrays), scalars)
-
-    def launch_each(self, arrays: Sequence[np.ndarray], batch: tuple[int, ...], scalars: tuple[float, ...]) -> None:
-        """As `launch` for stacks of matrices whose leading dimensions broadcast to `batch`; 1-D arrays are shared."""
-        arrays = list(arrays)
-        for i in self.inputs:
-            if any(np.may_share_memory(arrays[i], arrays[o]) for o in self.outputs):
-                arrays[i] = _copy(arrays[i], "input")
-        places = [[0] * math.prod(batch) if a.ndim < 2 else offsets(a, batch) for a in arrays]
-        first = [a if a.ndim < 2 else a[(0,) * (a.ndim - 2)] for a in arrays]
-        bound, base = self.bound(first), [address_of(a) for a in arrays]
-        each = [[b + p for b, p in zip(base, steps, strict=True)] for steps in zip(*places, strict=True)]
-        if bound is not None and not any(misplaced(addresses, bound.mask) for addresses in each):
-            for addresses in each:
-                bound.launcher.run(addresses, scalars)
-            return
-        stacks = [a if a.ndim < 2 else _stack(a, batch) for a in arrays]
-        for index in np.ndindex(batch):
-            self.launch([a if a.ndim < 2 else a[index] for a in stacks], scalars)
-
-    def remembered(self, arrays: Sequence[np.ndarray]) -> Bound | None:
-        """As `bound`, made once."""
-        key = (self, *[(a.shape, a.strides, a.dtype) for a in arrays])
-        try:
-            return memory.calls[key]
-        except KeyError:
-            return remember(key, self.bound(arrays))
-
-    def bound(self, arrays: Sequence[np.ndarray]) -> Bound | None:
-        """A launcher for this thread and these shapes and strides; None when such arrays must be copied first."""
-        itemsizes = [array.itemsize for array in arrays]
-        views = {o.name: view_of(array) for o, array in zip(self.plan.operands, arrays, strict=True)}
-        threads = get_threads()
-        if not all(usable(array, o.role) for o, array in zip(self.plan.operands, arrays, strict=True)):
-            return None
-        if launch.unmet(self.plan, launch.names(self.plan, views, threads)):
-            return None
-        call = launch.resolve(self.plan, views, threads=threads)
-        launcher = Launcher(self.plan, call, self.functions(), threads)
-        return Bound(launcher, tuple(span(array) for array in arrays), max(itemsizes) - 1)
-
-    def functions(self) -> tuple[int, ...]:
-        """Addresses of the compiled kernels. Compiles them when that has not been done, in one thread only."""
-        found = _compiled.get(id(self.plan))
+    def functions(self) -> tuple[Any, ...]:
+        """What `_loaded` gives for each kernel. Compiles them when that has not been done, in one thread only."""
+        key = id(self.plan), self.device.index
+        found = _compiled.get(key)
         if found is None:
             with _lock:
-                found = _compiled.get(id(self.plan))
+                found = _compiled.get(key)
                 if found is None:
                     found = (self.plan, tuple(self._function(kernel) for kernel in self.plan.kernels))
-                    _compiled[id(self.plan)] = found
+                    _compiled[key] = found
         return found[1]
 
-    def _function(self, kernel: KernelPlan) -> int:
+    def _function(self, kernel: KernelPlan) -> Any:
         try:
             compiled = backends.get(self.device.backend).compile(kernel, self.device)
         except Rejected as error:
             raise CompilerError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
         try:
-            return function(compiled.path, compiled.entry)
+            return self._loaded(kernel, compiled)
         except (OSError, AttributeError) as error:  # a folder mounted noexec, or cleared in this moment; no such entry
             raise CacheError(f"the object of kernel {kernel.template} cannot be loaded: {error}") from error
 
-    def _overlaps(self, arrays: Sequence[np.ndarray], addresses: Sequence[int], spans: Sequence[tuple[int, int]],
-                  elementwise: Sequence[str]) -> bool:  # fmt: skip
-        for o in self.outputs:
-            for i in self.inputs:
-                same = addresses[i] == addresses[o] and arrays[i].strides == arrays[o].strides
-                if same and self.plan.operands[i].name in elementwise:
-                    continue
-                if overlap(addresses[o], spans[o], addresses[i], spans[i]):
-                    return True
-        return False
-
-    def _launch_tamed(self, arrays: list[np.ndarray], scalars: tuple[float, ...]) -> None:
-        """The slow path: copies what the kernels cannot take as it is, results back."""
-        wanted = list(arrays)
-        for i, operand in enumerate(self.plan.operands):
-            if not usable(arrays[i], operand.role) or address_of(arrays[i]) % arrays[i].itemsize:
-                arrays[i] = _copy(arrays[i], operand.role)
-        self._meet_assumptions(arrays)
-        for i in self.inputs:
-            if any(np.may_share_memory(arrays[i], arrays[o]) for o in self.outputs):
-                arrays[i] = _copy(arrays[i], "input")
-        bound = self.bound(arrays)
-        if bound is None:
-            raise ArrayError(f"{self!r} assumes {', '.join(self.plan.assumes)}, which these arrays cannot give")
-        bound.launcher.run([address_of(array) for array in arrays], scalars)
-        for o in self.outputs:
-            if arrays[o] is not wanted[o]:
-                wanted[o][...] = arrays[o]
-
-    def _meet_assumptions(self, arrays: list[np.ndarray]) -> None:
-        """Copy each operand of which a plan assumes more than it has."""
-        for _ in self.plan.operands:
-            views = {o.name: view_of(array) for o, array in zip(self.plan.operands, arrays, strict=True)}
-            unmet = launch.unmet(self.plan, launch.names(self.plan, views, get_threads()))
-            if unmet is None:
-                return
-            for i, operand in enumerate(self.plan.operands):
-                if f"{operand.name}." in unmet and not arrays[i].flags.c_contiguous:
-                    arrays[i] = _copy(arrays[i], operand.role)
+    @abstractmethod
+    def _loaded(self, kernel: KernelPlan, compiled: Compiled) -> Any:
+        """A compiled kernel, loaded so that the launcher can use it."""
 
 
 def number(name: str, value: Any) -> float:
@@ -297,23 +181,6 @@ def number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         pass
     raise ProblemError(f"{name} {value!r}: want a real number")
-
-
-def _copy(array: np.ndarray, role: str) -> np.ndarray:
-    """A C-contiguous, aligned, native array of an input's values; for an output one with nothing in it yet."""
-    dtype = array.dtype.newbyteorder("=")
-    return np.array(array, dtype, order="C", copy=True) if role == "input" else np.empty(array.shape, dtype)
-
-
-def _stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
-    """Matrices with leading dimensions `batch`; an output, which has them already, stays writable."""
-    shape = (*batch, *array.shape[-2:])
-    return array if array.shape == shape else np.broadcast_to(array, shape)
-
-
-def misplaced(addresses: Sequence[int], mask: int) -> bool:
-    """Is an address not a multiple of the itemsize?"""
-    return any(address & mask for address in addresses)
 
 
 def remember(key: Any, value: Any) -> Any:
@@ -353,7 +220,7 @@ def load(
 def load_problem(problem: Problem, device: Device, policy: str = "compatible") -> CallPlan:
     """As `load`, for a problem and device at hand."""
     store = lookup.store()
-    key = (problem, device.key, policy, store)
+    key = (problem, device.key, device.index, policy, store)
     found = _plans.get(key)
     if found is None:
         with _lock:
@@ -361,8 +228,20 @@ def load_problem(problem: Problem, device: Device, policy: str = "compatible") -
             if found is None:
                 if len(_plans) >= KEEP_PLANS:
                     _plans.clear()
-                found = _plans[key] = CallPlan(problem, device, store.find(problem, device, policy))
+                hit = store.find(problem, device, policy)
+                found = _plans[key] = _kind(device)(problem, device, hit, policy)
     return found
+
+
+def _kind(device: Device) -> type[CallPlan]:
+    """The class of plans for arrays where a device's kernels want them."""
+    if backends.get(device.backend).host_memory:
+        from .host import HostPlan
+
+        return HostPlan
+    from .device import DevicePlan
+
+    return DevicePlan
 
 
 def why(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from kernsearch.backends.cpu.call import address_of
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
 from kernsearch.runtime import plans as runtime
+from kernsearch.runtime.host import HostPlan
 from kernsearch.runtime.strides import collapsed, overlap
 
 from . import ACTIVATIONS, OP
@@ -236,5 +237,5 @@ def _problem(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str
     return OP.problem(shape, dtype, backend="cpu", layout=layout, epilogue=epilogue)
 
 
-def _plan(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str) -> runtime.CallPlan:
-    return runtime.load_problem(_problem(shape, dtype, layout, epilogue), runtime.device_of("cpu"))
+def _plan(shape: tuple[int, int, int], dtype: str, layout: str, epilogue: str) -> HostPlan:
+    return cast(HostPlan, runtime.load_problem(_problem(shape, dtype, layout, epilogue), runtime.device_of("cpu")))
