@@ -13,7 +13,7 @@ from kernsearch.errors import CompilerError
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on PATH")
 needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang wheel")
-NARROWER = {"avx512": "-mno-avx512f", "avx2": "-mno-avx2"}
+NARROWER = "-march=x86_64_v2"  # the last one counts; zig does not heed -mno-avx2 beside -march=native
 
 
 def zig() -> str:
@@ -98,10 +98,10 @@ def test_a_named_compiler_may_have_spaces_in_its_path(cpu, monkeypatch, tmp_path
 
 @needs_zig
 def test_a_clang_that_drops_the_host_vectors_is_passed_over(cpu, monkeypatch, tmp_path, home):
-    if cpu.isa not in NARROWER:
+    if cpu.isa not in ("avx512", "avx2"):
         pytest.skip("the host has only the narrowest vectors")
     variables = f"ZIG_GLOBAL_CACHE_DIR='{home}/zig' ZIG_LOCAL_CACHE_DIR='{home}/local'"
-    script(tmp_path / "bin" / "clang", f'{variables} exec "{zig()}" cc "$@" {NARROWER[cpu.isa]}')
+    script(tmp_path / "bin" / "clang", f'{variables} exec "{zig()}" cc "$@" {NARROWER}')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert toolchain.find(cpu).name == "zig"
     monkeypatch.setenv("KERNSEARCH_CC", "clang")
