@@ -23,23 +23,20 @@ maps and reductions, for root number r:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isinf
-from re import sub
 from typing import TYPE_CHECKING
 
 from ... import sources
-from ...binding import Array, Binding, Root
+from ...binding import Binding, Root
 from ...device import Device
 from ...launch import itemsize
 from ...plan import KernelPlan
 from ..expressions import Spelling, fold, leaves, spell
+from ..views import GROUPS, VECTOR_GROUP, View, c_name
 
 if TYPE_CHECKING:
     from ...template import Template
-
-GROUPS = "SBMNK"  # slab, batch, rows, columns, reduced
-VECTOR_GROUP = "N"
 
 
 def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int], device: Device) -> KernelPlan:
@@ -86,11 +83,6 @@ def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
     return "\n".join(parts) + "\n"
 
 
-def c_name(name: str) -> str:
-    """A name of a program as part of a C identifier."""
-    return sub(r"\W", "_", name)
-
-
 def _accumulators(binding: Binding) -> list[str]:
     used = [leaf[1] for root in binding.roots for leaf in leaves(root.value, "acc")]
     return list(dict.fromkeys([field.name for field in binding.fields] + used)) or ["acc"]
@@ -121,65 +113,19 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     yield f"KS_INLINE ks_args ks_unpack(const ks_call *call) {{\n    return (ks_args){{\n        {body}\n    }};\n}}"
 
 
-@dataclass(frozen=True)
-class _View:
-    """How flattened group indices address arrays: the axes of each group, in order."""
-
-    binding: Binding
-    groups: Mapping[str, tuple[str, ...]]
-
-    def array(self, name: str) -> Array:
-        return next(array for array in self.binding.arrays if array.name == name)
-
-    def extent(self, group: str) -> str:
-        return " * ".join(f"x->e_{c_name(axis)}" for axis in self.groups.get(group, ())) or "1"
-
-    def index(self, axis: str) -> str:
-        """The index along an axis, from that of its group."""
-        group, axes = next((g, axes) for g, axes in self.groups.items() if axis in axes)
-        if len(axes) == 1:
-            return f"i.{group}"
-        later = axes[axes.index(axis) + 1 :]
-        text = f"(i.{group} / ({' * '.join(f'x->e_{c_name(a)}' for a in later)}))" if later else f"i.{group}"
-        return text if axis == axes[0] else f"({text} % x->e_{c_name(axis)})"
-
-    def address(self, name: str, axes: Sequence[str]) -> str:
-        """Where an array holds the element at the current indices of `axes`, given in the array's dimension order."""
-        own = self.array(name).axes
-        terms = sorted(f"{self.index(axis)} * {self.stride(name, own[place])}" for place, axis in enumerate(axes))
-        return " + ".join([f"x->p_{c_name(name)}", *terms])
-
-    def stride(self, name: str, dimension: str) -> str:
-        return f"x->s_{c_name(name)}_{c_name(dimension)}"
-
-    def step(self, name: str, axes: Sequence[str], axis: str | None) -> str:
-        """How far apart two neighbours along a program axis lie: 0 when the value has no such axis."""
-        own = self.array(name).axes
-        return " + ".join(self.stride(name, own[place]) for place, a in enumerate(axes) if a == axis) or "0"
-
-    def group_axis(self, group: str) -> str | None:
-        """The axis of a group that has one."""
-        axes = self.groups.get(group, ())
-        return axes[0] if len(axes) == 1 else None
-
-    @property
-    def vector_axis(self) -> str | None:
-        return self.group_axis(VECTOR_GROUP)
-
-
-def _element(view: _View) -> Spelling:
+def _element(view: View) -> Spelling:
     """One element, for packing: scalars of C; functions work on a vector of which lane 0 counts."""
     return Spelling(
         load=lambda array, axes: f"ks_splat(*({view.address(array, axes)}))",
         acc=lambda name: f"f->{c_name(name)}",
         scalar=lambda name: f"ks_splat(x->c_{c_name(name)})",
         const=_constant,
-        mask=lambda text, q, k, off: f"ks_mask({text}, {_slack(view, q, k, off)}, 0)",
+        mask=lambda text, q, k, off: f"ks_mask({text}, {view.slack(q, k, off)}, 0)",
         weigh=lambda name, text: f"(x->c_{c_name(name)} == 0 ? (ks_v){{0}} : ks_splat(x->c_{c_name(name)}) * ({text}))",
     )
 
 
-def _vector(view: _View) -> Spelling:
+def _vector(view: View) -> Spelling:
     """A vector along the columns, of which `count` lanes count."""
 
     def load(array: str, axes: tuple[str, ...]) -> str:
@@ -190,7 +136,7 @@ def _vector(view: _View) -> Spelling:
 
     def mask(text: str, q: str, k: str, off: str) -> str:
         step = {q: 1, k: -1}.get(view.vector_axis or "", 0)
-        return f"ks_mask({text}, {_slack(view, q, k, off)}, {step})"
+        return f"ks_mask({text}, {view.slack(q, k, off)}, {step})"
 
     return replace(_element(view), load=load, mask=mask)
 
@@ -201,12 +147,7 @@ def _constant(value: float) -> str:
     return f"ks_splat((ks_t){value!r})"
 
 
-def _slack(view: _View, q: str, k: str, off: str) -> str:
-    names = {axis_size: f"x->e_{c_name(axis)}" for axis, axis_size in view.binding.extents.items()}
-    return f"{view.index(q)} + ({fold(off, names)}) - {view.index(k)}"
-
-
-def _finish(view: _View, roots: Sequence[Root], suffix: str = "") -> Iterator[str]:
+def _finish(view: View, roots: Sequence[Root], suffix: str = "") -> Iterator[str]:
     """Compute the values of roots for `count` columns and store them."""
     how, lines = _vector(view), []
     for root in roots:
@@ -215,7 +156,7 @@ def _finish(view: _View, roots: Sequence[Root], suffix: str = "") -> Iterator[st
     yield from _by_columns(view, f"void ks_finish{suffix}", "const ks_fields *f", lines)
 
 
-def _by_columns(view: _View, signature: str, more: str, lines: Sequence[str]) -> Iterator[str]:
+def _by_columns(view: View, signature: str, more: str, lines: Sequence[str]) -> Iterator[str]:
     """A function of `count` columns from i.N on; when columns are several axes, of one column at a time."""
     tail = ", ".join(filter(None, ["const ks_args *x, ks_at i, int64_t count", more]))
     several = len(view.groups.get(VECTOR_GROUP, ())) > 1
@@ -235,7 +176,7 @@ def _by_columns(view: _View, signature: str, more: str, lines: Sequence[str]) ->
     yield f"KS_INLINE {kind} {name}({tail}) {{\n    {declare}{loop}{give}\n}}"
 
 
-def _depth(view: _View, suffix: str = "") -> Iterator[str]:
+def _depth(view: View, suffix: str = "") -> Iterator[str]:
     """The range of K: all of it, or that of the slab."""
     slabs = {axis: slab for axis, slab in view.binding.slabs.items() if axis in view.groups.get("K", ())}
     first, last = "0", view.extent("K")
@@ -256,7 +197,7 @@ def _function(signature: str, parameters: str, value: str) -> str:
 
 
 def _contraction(binding: Binding) -> Iterator[str]:
-    view = _View(binding, {g: binding.groups.get(g, ()) for g in GROUPS} | {"S": tuple(binding.slabs.values())})
+    view = View(binding, {g: binding.groups.get(g, ()) for g in GROUPS} | {"S": tuple(binding.slabs.values())})
     for group in GROUPS:
         yield f"#define KS_BY_{group} {int(len(view.groups[group]) <= 1)}"
         yield _function(f"int64_t ks_extent_{group}", "const ks_args *x", view.extent(group))
@@ -276,7 +217,7 @@ def _contraction(binding: Binding) -> Iterator[str]:
     yield from _finish(view, binding.roots)
 
 
-def _places(view: _View, name: str, array: str, axes: tuple[str, ...]) -> Iterator[str]:
+def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterator[str]:
     yield _function(f"ks_t *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
     for group in "MNK":
         yield _function(
@@ -300,7 +241,7 @@ def _roots(binding: Binding) -> Iterator[str]:
         reduced = [a for field in fields for leaf in leaves(field.body, "load") for a in leaf[2] if a not in root.axes]
         groups = {"M": root.axes[:-1], "N": root.axes[-1:], "K": tuple(dict.fromkeys(reduced))}
         groups["K"] = tuple(a for a in binding.extents if a in groups["K"])
-        view = _View(binding, groups)
+        view = View(binding, groups)
         yield _function(f"int64_t ks_rows_{r}", "const ks_args *x", view.extent("M"))
         yield _function(f"int64_t ks_columns_{r}", "const ks_args *x", view.extent("N"))
         yield from _depth(view, f"_{r}")

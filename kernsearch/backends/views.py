@@ -1,0 +1,71 @@
+"""How the text of a kernel finds elements: flattened group indices, strides and extents, for every C-like backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from re import sub
+
+from ..binding import Array, Binding
+from .expressions import fold
+
+GROUPS = "SBMNK"  # slab, batch, rows, columns, reduced
+VECTOR_GROUP = "N"
+
+
+def c_name(name: str) -> str:
+    """A name of a program as part of a C identifier."""
+    return sub(r"\W", "_", name)
+
+
+@dataclass(frozen=True)
+class View:
+    """How flattened group indices address arrays: the axes of each group, in order; `x` reaches the arguments."""
+
+    binding: Binding
+    groups: Mapping[str, tuple[str, ...]]
+    x: str = "x->"
+
+    def array(self, name: str) -> Array:
+        return next(array for array in self.binding.arrays if array.name == name)
+
+    def extent(self, group: str) -> str:
+        return " * ".join(f"{self.x}e_{c_name(axis)}" for axis in self.groups.get(group, ())) or "1"
+
+    def index(self, axis: str) -> str:
+        """The index along an axis, from that of its group."""
+        group, axes = next((g, axes) for g, axes in self.groups.items() if axis in axes)
+        if len(axes) == 1:
+            return f"i.{group}"
+        later = axes[axes.index(axis) + 1 :]
+        text = f"(i.{group} / ({' * '.join(f'{self.x}e_{c_name(a)}' for a in later)}))" if later else f"i.{group}"
+        return text if axis == axes[0] else f"({text} % {self.x}e_{c_name(axis)})"
+
+    def address(self, name: str, axes: Sequence[str]) -> str:
+        """Where an array holds the element at the current indices of `axes`, given in the array's dimension order."""
+        own = self.array(name).axes
+        terms = sorted(f"{self.index(axis)} * {self.stride(name, own[place])}" for place, axis in enumerate(axes))
+        return " + ".join([f"{self.x}p_{c_name(name)}", *terms])
+
+    def stride(self, name: str, dimension: str) -> str:
+        return f"{self.x}s_{c_name(name)}_{c_name(dimension)}"
+
+    def step(self, name: str, axes: Sequence[str], axis: str | None) -> str:
+        """How far apart two neighbours along a program axis lie: 0 when the value has no such axis."""
+        own = self.array(name).axes
+        return " + ".join(self.stride(name, own[place]) for place, a in enumerate(axes) if a == axis) or "0"
+
+    def slack(self, q: str, k: str, off: str) -> str:
+        """How many more steps of k a mask leaves before it hides the element: negative where it does."""
+        names = {axis_size: f"{self.x}e_{c_name(axis)}" for axis, axis_size in self.binding.extents.items()}
+        return f"{self.index(q)} + ({fold(off, names)}) - {self.index(k)}"
+
+    def group_axis(self, group: str) -> str | None:
+        """The only axis of a group; None when it has none or several."""
+        axes = self.groups.get(group, ())
+        return axes[0] if len(axes) == 1 else None
+
+    @property
+    def vector_axis(self) -> str | None:
+        """The axis along which columns follow each other."""
+        return self.group_axis(VECTOR_GROUP)
