@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 GENERATED = "ks_generated.h"  # written by the compiler driver, part of no source
+_BASE = "kernsearch.cuh"  # which the generated header of a CUDA kernel includes
 
 _TOKEN = re.compile(
     r"""
@@ -58,19 +59,40 @@ def tokens(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def headers(path: str | Path) -> dict[str, Path]:
+    """Files of the project headers that a source includes, directly or not, by the names in `#include`.
+
+    Raises OSError when the source cannot be read, ValueError when one name means two files.
+    """
+    found: dict[str, Path] = {}
+    for file in _files(path_of(str(path))):
+        for name, header in _includes(file):
+            if header is not None and found.setdefault(name, header) != header:
+                raise ValueError(f"two headers are included as {name!r}")
+    return found
+
+
 def _closure(path: Path) -> Iterator[str]:
     """Normalized texts of a source and its headers, each once, in the order of inclusion."""
+    return map(_text, _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
     waiting, seen = [path.resolve()], set()
     while waiting:
         file = waiting.pop()
         if file in seen:
             continue
         seen.add(file)
-        found = file.stat()
-        text = _file_text(file, found.st_mtime_ns, found.st_size)
-        yield text
-        headers = [_find(name, file.parent) for name in _INCLUDE.findall(text)]
-        waiting += [header for header in reversed(headers) if header is not None]
+        yield file
+        waiting += [header for _, header in reversed(_includes(file)) if header is not None]
+
+
+def _includes(file: Path) -> list[tuple[str, Path | None]]:
+    names = _INCLUDE.findall(_text(file))
+    if file.suffix == ".cu" and GENERATED in names:
+        names.insert(names.index(GENERATED), _BASE)
+    return [(name, _find(name, file.parent)) for name in names]
 
 
 def _find(name: str, beside: Path) -> Path | None:
@@ -80,6 +102,11 @@ def _find(name: str, beside: Path) -> Path | None:
         if (folder / name).is_file():
             return (folder / name).resolve()
     return None
+
+
+def _text(file: Path) -> str:
+    found = file.stat()
+    return _file_text(file, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=256)

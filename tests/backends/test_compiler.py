@@ -6,7 +6,8 @@ import re
 import pytest
 
 from kernsearch import backends
-from kernsearch.backends.cpu import compiler, toolchain
+from kernsearch.backends import objects
+from kernsearch.backends.cpu import toolchain
 from kernsearch.errors import CacheError, CompilerError, Rejected
 
 ANSWER = """\
@@ -216,4 +217,4 @@ def test_with_no_compiler_many_fail_before_the_first(kernel_of, cpu, monkeypatch
 def test_a_cached_object_is_vouched_for_by_its_digest(kernel_of, cpu, home):
     path = BACKEND.compile(kernel_of(ANSWER, header=MORE, X=3), cpu).path
     assert set(json.loads(path.with_suffix(".json").read_text())) == {"sha256", "seconds", "evidence"}
-    assert compiler._cached(path, "run") is not None
+    assert objects.cached(path, "run") is not None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +10,9 @@ from pathlib import Path
 from ...device import Device
 from ...errors import KernsearchError, Rejected
 from ...plan import KernelPlan
-from ...settings import get as get_settings
 from ...sources import GENERATED, include_folders, kernels_folder, normalized, path_of
 from ...sources import tokens as tokens_of
-from .. import Compiled, Toolchain
+from .. import Compiled, Toolchain, objects
 from . import evidence as evidence_of
 from . import guard, toolchain
 
@@ -63,9 +60,10 @@ def build(
     except OSError as error:
         raise Rejected(f"source {source!r} cannot be read ({error.strerror})", "compile") from error
     defines = {**device_defines(device), **(defines or {})}
-    key = _key(compiler, tokens, header, defines, [*toolchain.base_flags(device), *flags])
-    kept = get_settings().cache_dir() / "objects" / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}-{key[:32]}.so"
-    if found := _cached(kept, entry):
+    all_flags = [*toolchain.base_flags(device), *flags]
+    parts = [_SCHEMA, compiler.id, tokens, normalized(header), sorted(defines.items()), all_flags]
+    kept = objects.path_for(name, parts, ".so")
+    if found := objects.cached(kept, entry):
         return found
     with guard.scratch() as folder:
         (folder / GENERATED).write_text(header, encoding="utf-8")
@@ -86,7 +84,7 @@ def build(
         "warnings": len(re.findall(r":\d+: warning: ", report.stderr)),
         "compile_s": round(report.seconds, 4),
     }
-    _keep(kept, data, evidence, report.seconds)
+    objects.keep(kept, data, evidence, report.seconds)
     return Compiled(kept, entry, evidence, report.seconds)
 
 
@@ -157,26 +155,3 @@ def _commands(
     ]
     to_object = [*compiler.command, *toolchain.link_flags(device), "kernel.s", "-o", "kernel.so", "-lm"]
     return [to_assembly, to_object]
-
-
-def _key(compiler: Toolchain, tokens: str, header: str, defines: Mapping[str, int], flags: Sequence[str]) -> str:
-    parts = [_SCHEMA, compiler.id, tokens, normalized(header), sorted(defines.items()), list(flags)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _cached(path: Path, entry: str) -> Compiled | None:
-    """The object at a path, if it is whole: its digest must be the one written beside it."""
-    try:
-        kept = json.loads(path.with_suffix(".json").read_text())
-        if hashlib.sha256(path.read_bytes()).hexdigest() != kept["sha256"]:
-            return None
-        return Compiled(path, entry, kept["evidence"], float(kept["seconds"]), cached=True)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _keep(path: Path, data: bytes, evidence: Mapping[str, int | float | str], seconds: float) -> None:
-    """Object first, then what vouches for it; two processes that compile the same key overwrite each other whole."""
-    toolchain.write_atomically(path, data)
-    vouch = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": seconds, "evidence": dict(evidence)}
-    toolchain.write_atomically(path.with_suffix(".json"), json.dumps(vouch).encode())

@@ -16,14 +16,14 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...device import Device
-from ...errors import CacheError, CompilerError
+from ...errors import CompilerError
 from ...settings import get as get_settings
 from .. import Toolchain
+from ..objects import write_atomically
 from . import evidence, guard
 from .device import cpu_info
 
@@ -211,19 +211,3 @@ def first_error(report: guard.Report) -> str:
     if not found:
         return f"the compiler ended with {'signal' if report.returncode < 0 else 'status'} {abs(report.returncode)}"
     return re.sub(r"(?<![\w.])/(?:[^/\s:'\"]+/)+", "", found[0])[:300]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that other processes see all of it or nothing. Raises CacheError when it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise CacheError(f"cache {str(path.parent)!r}: cannot be written ({error.strerror})") from error
