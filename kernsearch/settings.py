@@ -3,6 +3,7 @@
 KERNSEARCH_CC       the C compiler to use, a path or a name on PATH
 KERNSEARCH_CACHE    one folder for records, studies and objects
 KERNSEARCH_THREADS  how many CPU threads kernels may use
+CUDA_HOME           the CUDA toolkit, where headers are looked for after the wheels (CUDA_PATH means the same)
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ def data_dir() -> Path:
 def cache_dir() -> Path:
     """`get().cache_dir()`."""
     return get().cache_dir()
+
+
+def cuda_home() -> Path | None:
+    """The folder that CUDA_HOME, or else CUDA_PATH, names."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return Path(named) if named else None
 
 
 @cache
