@@ -1,5 +1,7 @@
 """What correct means for gemm: the error bound, the inputs of the gates, awkward shapes, and two independent checks.
 
+All of it also serves products with leading dimensions (bmm): shapes are (..., M, N, K), each batch a gemm of its own.
+
 Bound, elementwise, with S = |op(A)| |op(B)|, u_acc and u_out the unit roundoffs of accumulation and output:
 
     |D - R| <= L * ((C * sqrt(K) + 2) * u_acc * |alpha| * S + 3 * u_acc * (|bias| + |beta * C|))
@@ -24,11 +26,12 @@ grows evenly loses when each of K / 16 additions cuts off half a unit of its las
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import numpy as np
 
+from kernsearch.namespace import namespace, widened
 from kernsearch.problem import Problem
 from kernsearch.space import Config, InputSet
 
@@ -39,6 +42,7 @@ C = {"float32": 2.0, "float64": 4.0}  # by the accumulation's dtype
 ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SMALLEST = {"float32": 2.0**-149, "float64": 2.0**-1074, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 TRUNCATION = 1 / 16  # of u_acc S for each k: tensor cores cut off, not round, when they add a step of 16 to the sum
+MOST_BATCHES = 64  # of which each is looked at by the identity
 WHOLE = {"float32": 1048573, "float64": 1048573, "float16": 2039, "bfloat16": 251}  # positions: primes that are exact
 SCALES = {"float32": 2.0**-66, "float64": 2.0**-520, "float16": 2.0**-9, "bfloat16": 2.0**-66}  # subnormal results
 LIPSCHITZ = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
@@ -56,10 +60,10 @@ def activation(problem: Problem) -> str | None:
 
 
 def logical(problem: Problem, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """op(A) of shape (M, K) and op(B) of shape (K, N), as views."""
+    """op(A) of shape (..., M, K) and op(B) of shape (..., K, N), as views."""
     layout = str(problem.option("layout"))
     a, b = inputs["A"], inputs["B"]
-    return (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    return (a if layout[0] == "n" else a.swapaxes(-1, -2)), (b if layout[1] == "n" else b.swapaxes(-1, -2))
 
 
 def bound(
@@ -68,37 +72,41 @@ def bound(
     scalars: Mapping[str, float],
     reference: Mapping[str, np.ndarray],
 ) -> Arrays:
-    """The allowed absolute error of D, elementwise, float64, shape (M, N); see the top of this module.
+    """The allowed absolute error of D, elementwise, float64, shape (..., M, N); see the top of this module.
 
     Inputs that are not finite count as zero: where they matter the reference is not finite either.
     """
     a, b = logical(problem, inputs)
-    depth, acc, kind = problem.shape[2], accumulation(problem), activation(problem)
+    depth, acc, kind = problem.shape[-1], accumulation(problem), activation(problem)
     u, drift = ROUNDOFF[acc], 0.0 if problem.dtype == acc else TRUNCATION * depth
     # Sums of positive numbers have small relative errors, so the accumulation's precision is enough; 1 % covers them.
     with np.errstate(all="ignore"):
-        product = _finite(a.astype(acc, copy=False)) @ _finite(b.astype(acc, copy=False))
-        size = np.asarray(product, dtype=np.float64) * (1.01 * abs(scalars.get("alpha", 1.0)))
-        added = np.zeros((1, 1))
+        product = _finite(widened(a, acc)) @ _finite(widened(b, acc))
+        size = product.astype(np.float64) * (1.01 * abs(scalars.get("alpha", 1.0)))
+        added = namespace(product).zeros((1, 1))
         if "bias" in inputs:
-            added = added + _finite(inputs["bias"]).astype(np.float64)
+            added = added + _finite(widened(inputs["bias"])).astype(np.float64)
         if "C" in inputs and scalars.get("beta", 1.0) != 0:
-            added = added + abs(scalars.get("beta", 1.0)) * _finite(inputs["C"]).astype(np.float64)
+            added = added + abs(scalars.get("beta", 1.0)) * _finite(widened(inputs["C"])).astype(np.float64)
         error = (C[acc] * math.sqrt(depth) + drift + 2) * u * size + 3 * u * added
         error *= LIPSCHITZ.get(kind or "", 1.0)
         error += ACTIVATION_ERROR.get(kind or "", 0.0) * u * (size + added)
-        error += ROUNDOFF[problem.dtype] * np.nan_to_num(np.abs(reference["D"]), nan=0.0, posinf=0.0)
+        error += ROUNDOFF[problem.dtype] * namespace(product).nan_to_num(np.abs(reference["D"]), nan=0.0, posinf=0.0)
         error += (depth + 4) * SMALLEST[acc] + (SMALLEST[problem.dtype] if problem.dtype != acc else 0.0)
     return {"D": error}
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
     """|x|, with zeros for what is not finite."""
-    return np.where(np.isfinite(x), np.abs(x), np.zeros((), x.dtype))
+    xp = namespace(x)
+    return xp.where(xp.isfinite(x), xp.abs(x), xp.zeros((), x.dtype))
 
 
 def textbook(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float]) -> Arrays:
     """D by plain loops and exactly rounded sums, to check the reference with. For tiny shapes only."""
+    if problem.shape[:-3]:
+        parts = [textbook(*one, scalars)["D"] for one, _ in matrices(problem, inputs, {})]
+        return {"D": np.stack(parts).reshape(problem.shape[:-1])}
     a, b = (x.astype(float).tolist() for x in logical(problem, inputs))
     m, n, k = problem.shape
     act = {
@@ -136,35 +144,51 @@ def identity(
     """
     if activation(problem) is not None:
         return None
+    if lead := problem.shape[:-3]:
+        if math.prod(lead) > MOST_BATCHES:
+            return None
+        errors = [identity(*one, scalars, out, rng) for one, out in matrices(problem, inputs, outputs)]
+        return max(error for error in errors if error is not None)
     a, b = logical(problem, inputs)
     m, n, k = problem.shape
-    t = rng.choice([-1.0, 1.0], n)
+    xp = namespace(a)
+    t = xp.asarray(rng.choice([-1.0, 1.0], n))
     acc = accumulation(problem)
     alpha, u = scalars.get("alpha", 1.0), ROUNDOFF[acc]
-    bt, column = np.empty(k), np.zeros(n)
+    bt, column = xp.empty(k), xp.zeros(n)
     for rows in _parts(k, n):
-        part = b[rows].astype(np.float64)
+        part = widened(b[rows], np.float64)
         bt[rows] = part @ t
-        column += np.einsum("kn,kn->n", part, part)
-    added = float(inputs["bias"].astype(np.float64) @ t) if "bias" in inputs else 0.0
+        column += xp.einsum("kn,kn->n", part, part)
+    added = float(widened(inputs["bias"], np.float64) @ t) if "bias" in inputs else 0.0
     worst = 0.0
     for rows in _parts(m, max(n, k)):
-        part = a[rows].astype(np.float64)
+        part = widened(a[rows], np.float64)
         want = alpha * (part @ bt) + added
-        size = abs(alpha) * np.sqrt(np.einsum("mk,mk->m", part, part))
+        size = abs(alpha) * xp.sqrt(xp.einsum("mk,mk->m", part, part))
         allowed = 2 * C[acc] * u * size * math.sqrt(float(column.sum()))
         if problem.dtype != acc:  # each element was rounded once more, and independently
-            rounded = outputs["D"][rows].astype(np.float64)
-            allowed = allowed + 4 * ROUNDOFF[problem.dtype] * np.sqrt(np.einsum("mn,mn->m", rounded, rounded))
+            rounded = widened(outputs["D"][rows], np.float64)
+            allowed = allowed + 4 * ROUNDOFF[problem.dtype] * xp.sqrt(xp.einsum("mn,mn->m", rounded, rounded))
         if "C" in inputs and scalars["beta"] != 0:
-            c = inputs["C"][rows].astype(np.float64)
+            c = widened(inputs["C"][rows], np.float64)
             want = want + scalars["beta"] * (c @ t)
-            allowed = allowed + 4 * u * abs(scalars["beta"]) * np.sqrt(np.einsum("mn,mn->m", c, c))
+            allowed = allowed + 4 * u * abs(scalars["beta"]) * xp.sqrt(xp.einsum("mn,mn->m", c, c))
         if "bias" in inputs:
-            allowed = allowed + 4 * u * float(np.linalg.norm(inputs["bias"].astype(np.float64)))
-        error = np.abs(outputs["D"][rows].astype(np.float64) @ t - want) / (allowed + SMALLEST[problem.dtype])
-        worst = max(worst, math.inf if not np.isfinite(error).all() else float(error.max()))
+            allowed = allowed + 4 * u * float(xp.linalg.norm(widened(inputs["bias"], np.float64)))
+        error = xp.abs(widened(outputs["D"][rows], np.float64) @ t - want) / (allowed + SMALLEST[problem.dtype])
+        worst = max(worst, math.inf if not xp.isfinite(error).all() else float(error.max()))
     return worst
+
+
+def matrices(
+    problem: Problem, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+) -> Iterator[tuple[tuple[Problem, Arrays], Arrays]]:
+    """((problem, inputs), outputs) of each gemm of a batch, as views, in C order."""
+    one = problem.at(problem.shape[-3:])
+    for at in np.ndindex(problem.shape[:-3]):
+        mine, theirs = ({n: x if n == "bias" else x[at] for n, x in of.items()} for of in (inputs, outputs))
+        yield (one, mine), theirs
 
 
 def _parts(rows: int, columns: int) -> list[slice]:
@@ -186,16 +210,16 @@ def dtype_of(problem: Problem) -> np.dtype:
 
 
 def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    m, n, k = problem.shape
+    *lead, m, n, k = problem.shape
     layout, words = str(problem.option("layout")), str(problem.option("epilogue")).split(",")
     found: dict[str, tuple[int, ...]] = {
-        "A": (m, k) if layout[0] == "n" else (k, m),
-        "B": (k, n) if layout[1] == "n" else (n, k),
+        "A": (*lead, m, k) if layout[0] == "n" else (*lead, k, m),
+        "B": (*lead, k, n) if layout[1] == "n" else (*lead, n, k),
     }
     if "bias" in words:
         found["bias"] = (n,)
     if "residual" in words:
-        found["C"] = (m, n)
+        found["C"] = (*lead, m, n)
     return found
 
 
@@ -218,7 +242,7 @@ def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars
 def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
     """So small that every partial sum is exact in any order."""
     digits = {"float32": 24, "float64": 53}[accumulation(problem)]
-    most = max(1, min(8, math.isqrt(2 ** (digits - 2) // problem.shape[2])))
+    most = max(1, min(8, math.isqrt(2 ** (digits - 2) // problem.shape[-1])))
     arrays = {
         name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(dtype_of(problem))
         for name, shape in _shapes(problem).items()
@@ -228,26 +252,27 @@ def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scala
 
 def _one_hot(problem: Problem, rng: np.random.Generator, hot: str) -> tuple[Arrays, Scalars]:
     """One operand picks rows or columns of the other, whose elements say where they stand."""
-    m, n, k = problem.shape
+    *lead, m, n, k = problem.shape
     arrays = {name: np.zeros(shape, dtype_of(problem)) for name, shape in _shapes(problem).items()}
     a, b = logical(problem, arrays)
-    if hot == "A":
-        a[np.arange(m), rng.integers(0, k, m)] = 1
-        b[:] = _positions(k, n, problem)
-    else:
-        b[rng.integers(0, k, n), np.arange(n)] = 1
-        a[:] = _positions(m, k, problem)
+    for number, at in enumerate(np.ndindex(*lead)):
+        if hot == "A":
+            a[at][np.arange(m), rng.integers(0, k, m)] = 1
+            b[at][:] = _positions(k, n, problem, number)
+        else:
+            b[at][rng.integers(0, k, n), np.arange(n)] = 1
+            a[at][:] = _positions(m, k, problem, number)
+        if "C" in arrays:
+            arrays["C"][at][:] = _positions(m, n, problem, number)
     if "bias" in arrays:
         arrays["bias"][:] = np.arange(n) % 97
-    if "C" in arrays:
-        arrays["C"][:] = _positions(m, n, problem)
     return arrays, _scalars(problem, 1.0, 1.0)
 
 
-def _positions(rows: int, columns: int, problem: Problem) -> np.ndarray:
+def _positions(rows: int, columns: int, problem: Problem, batch: int = 0) -> np.ndarray:
     """Whole numbers that the dtype holds exactly and that differ between elements as far as they can."""
     i, j = np.arange(rows, dtype=np.int64)[:, None], np.arange(columns, dtype=np.int64)[None, :]
-    return (i * columns + j) % WHOLE[problem.dtype]
+    return ((batch * rows + i) * columns + j) % WHOLE[problem.dtype]
 
 
 def _not_finite(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
