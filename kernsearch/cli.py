@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from .errors import KernsearchError, NothingSurvived
+from .errors import CacheError, DeviceError, KernsearchError, NothingSurvived, SpaceError
 
 
-def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def problem_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
     for decorate in (
         click.option("--epilogue", default=None, metavar="LIST",
@@ -25,12 +25,47 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
                           "always last: act(alpha A B + bias + beta C).  [default: none]"),
         click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-        click.option("--dtype", default=None, help="Default: float32 on the CPU."),
-        click.option("--shape", required=True, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),
-        click.argument("op"),
+        click.option("--dtype", default=None, help="Default: float32 on the CPU, bfloat16 on CUDA."),
+        click.option("--shape", required=required, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),
+        click.argument("op", required=required),
     ):  # fmt: skip
         command = decorate(command)
     return command
+
+
+def optional_problem(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `problem_options`, none of them required."""
+    return problem_options(command, required=False)
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `problem_options`, or `--workload FILE` instead of a problem."""
+    command = click.option("--workload", default=None, metavar="FILE.toml",
+                           help="A list of problems instead of OP, --shape and their options.")(command)  # fmt: skip
+    return problem_options(command, required=False)
+
+
+def _problems(
+    op: str | None, shape: str | None, workload: str | None, device: str, named: dict[str, Any]
+) -> tuple[list[Any], Any]:
+    """The problems that a command names, one or a whole workload, and the device. `named`: dtype and options."""
+    from . import backends, registry, workload as workloads
+    from .problem import parse_shape
+
+    given = [name for name, value in {"OP": op, "--shape": shape}.items() if value is not None]
+    given += [f"--{name}" for name, value in named.items() if value is not None]
+    if workload is not None:
+        if given:
+            raise click.UsageError(f"{given[0]} beside --workload: want one or the other, the file names the problems")
+        backend, where = backends.resolve(device)
+        return workloads.read(workload, backend.name), where
+    if op is None:
+        raise click.UsageError("Missing argument 'OP'; or name a list of problems by --workload.")
+    if shape is None:
+        raise click.UsageError("Missing option '--shape'.")
+    sizes = parse_shape(shape)
+    backend, where = backends.resolve(device)
+    return [registry.problem(op, sizes, backend=backend.name, **named)], where
 
 
 def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +96,7 @@ def cli() -> None:
 
 
 @cli.command()
-@problem_options
+@workload_options
 @space_option
 @json_option
 @click.option(
@@ -87,51 +122,89 @@ def cli() -> None:
 )
 @click.option("--compile-timeout", default=20.0, show_default=True, metavar="SECONDS", help="For each compile.")
 @click.option("--run-timeout", default=10.0, show_default=True, metavar="SECONDS", help="For each run of a candidate.")
-def tune(op: str, shape: str, as_json: bool, space_file: str | None, fixes: tuple[str, ...], no_warm_start: bool,
+def tune(op: str | None, shape: str | None, workload: str | None, device: str, dtype: str | None, layout: str | None,
+         epilogue: str | None, as_json: bool, space_file: str | None, fixes: tuple[str, ...], no_warm_start: bool,
          **options: Any) -> None:  # fmt: skip
     """Search for the fastest correct kernel of a problem and record it.
+
+    With --workload, of each problem in a file: --trials and --timeout are for each.
 
     \b
     kernsearch tune gemm --shape 2304x1544x4096
     kernsearch tune gemm --shape 64x4096x4096 --epilogue bias,gelu --trials 50
+    kernsearch tune --workload benchmarks/gemm-h200.toml --device cuda
     """
-    from .problem import parse_shape
     from .report.progress import Progress
     from .report.result import print_result
     from .tune import parse_fix, run
 
     _use_space(space_file)
-    with Progress(quiet=as_json) as progress:
-        result = run(op, shape=parse_shape(shape), fix=parse_fix(fixes), warm_start=not no_warm_start,
-                     listener=progress.on, **options)  # fmt: skip
+    named = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problems, where = _problems(op, shape, workload, device, named)
+    fix = parse_fix(fixes)
+    done: list[dict[str, Any]] = []
+    failures = 0
+    for number, problem in enumerate(problems, 1):
+        with Progress(quiet=as_json, title="" if workload is None else f"{number}/{len(problems)}") as progress:
+            try:
+                result = run(problem.op, shape=problem.shape, dtype=problem.dtype, device=str(where),
+                             fix=fix, warm_start=not no_warm_start, listener=progress.on,
+                             **options, **dict(problem.options))  # fmt: skip
+            except (DeviceError, NothingSurvived, SpaceError) as error:
+                if workload is None:
+                    raise
+                failures += 1
+                done.append({"problem": problem.key, "error": str(error)})
+                _complain(str(error))
+                continue
+        done.append(result.to_json())
+        if not as_json:
+            print_result(result)
+        if result.interrupted:
+            break
     if as_json:
-        _print_json(result.to_json())
-    else:
-        print_result(result)
-    if result.interrupted:
+        _print_json(done[0] if workload is None else {"results": done, "failed": failures, "problems": len(problems)})
+    if done[-1].get("interrupted"):
         raise SystemExit(130)
+    if failures:
+        raise SystemExit(1)
 
 
 @cli.command()
-@problem_options
+@workload_options
 @json_option
-@click.option("--against", default="numpy", show_default=True, metavar="LIST", help="Libraries, like numpy,torch.")
+@click.option("--against", default=None, metavar="LIST",
+              help="Libraries, like numpy,torch.  [default: numpy on the CPU, torch on CUDA]")
 @click.option("--rounds", default=None, type=int, metavar="N", help="Interleaved rounds.  [default: 12 to 40]")
 @click.option("--warm", is_flag=True, help="Leave the caches warm between samples.")
-def bench(op: str, shape: str, as_json: bool, against: str, **options: Any) -> None:
+@click.option("--end-to-end", is_flag=True,
+              help="Also what comes before the first result: compiling, loading, transfers, the first call.")
+def bench(op: str | None, shape: str | None, workload: str | None, device: str, dtype: str | None, layout: str | None,
+          epilogue: str | None, as_json: bool, against: str | None, **options: Any) -> None:
     """Time the recorded kernel against libraries.
 
-    Each library runs in a process of its own, and so does kernsearch; rounds are interleaved.
+    Each library runs in a process of its own, and so does kernsearch; rounds are interleaved. On a GPU all are timed
+    as replays of CUDA graphs over rotating copies of the operands.
 
     \b
     kernsearch bench gemm --shape 2304x1544x4096 --against numpy,torch
+    kernsearch bench --workload benchmarks/gemm-h200.toml --device cuda --against torch,cupy,triton
     """
-    from .peers import bench as run_bench
-    from .problem import parse_shape
-    from .report.tables import print_bench
+    from .peers import bench_problems
+    from .report.tables import print_bench, print_comparison
 
-    results = run_bench(op, shape=parse_shape(shape), against=tuple(filter(None, against.split(","))), **options)
-    _print_json(results) if as_json else print_bench(results)
+    named = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problems, where = _problems(op, shape, workload, device, named)
+    if against is None:
+        against = "numpy" if where.backend == "cpu" else "torch"
+    libraries = tuple(filter(None, against.split(",")))
+    results = bench_problems(problems, libraries, device=where, keep_going=workload is not None, **options)
+    if as_json:
+        _print_json(results)
+    elif workload is None:
+        print_bench(results)
+    else:
+        print_comparison(results)
 
 
 @cli.command()
@@ -159,6 +232,66 @@ def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any
 
     _use_space(space_file)
     click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **options))
+
+
+@cli.command()
+@optional_problem
+@space_option
+@json_option
+@click.option("--from", "recorded", default=None, metavar="FILE", help="Print a recorded ladder; nothing is measured.")
+@click.option("--out", default=None, metavar="FILE", help="Write the data there, predictions before measuring.")
+@click.option("--tried", default=6, show_default=True, metavar="N", help="Configs tried of each rung.")
+def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None,
+           out: str | None, **options: Any) -> None:  # fmt: skip
+    """Climb from the plainest kernel to the best, prediction beside measurement.
+
+    \b
+    kernsearch ladder gemm --shape 4096x4096x4096
+    kernsearch ladder gemm --from recorded.json
+    """
+    from .report.cases import print_ladder
+
+    if recorded is not None:
+        told = _read_json(recorded, "rungs")
+    else:
+        from .cases import ladder as ladders
+        from .problem import parse_shape
+
+        if op is None or shape is None:
+            raise click.UsageError("want an OP and its --shape, or --from FILE")
+        _use_space(space_file)
+        told = ladders.run(op, shape=parse_shape(shape), out=None if out is None else Path(out),
+                           listener=_progress(as_json), **options)  # fmt: skip
+    _print_json(told) if as_json else print_ladder(told)
+
+
+@cli.command()
+@click.argument("name", metavar="list|NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@json_option
+@click.option("--out", default=None, metavar="DIR", help="Write prediction.json and data.json there.")
+@click.option("--from", "recorded", default=None, metavar="FILE", help="Judge recorded data; nothing is measured.")
+def case(name: str, device: str, as_json: bool, out: str | None, recorded: str | None) -> None:
+    """List the case studies, run one, or judge a recording of it.
+
+    A run writes its predictions down first, then measures, then judges by the samples alone.
+
+    \b
+    kernsearch case list
+    kernsearch case wave-quantization --device cuda --out waves
+    """
+    from .cases import cases, find, judged, run
+    from .report.cases import print_case, print_list
+
+    if name == "list":
+        print_list(cases().values())
+        return
+    found = find(name)
+    if recorded is not None:
+        told = judged(_read_json(recorded, "arms"))
+    else:
+        told = run(found, device=device, out=None if out is None else Path(out), listener=_progress(as_json))
+    _print_json(told) if as_json else print_case(told)
 
 
 @cli.command()
@@ -246,6 +379,27 @@ def _use_space(path: str | None) -> None:
         from .registry import use_file
 
         use_file(Path(path))
+
+
+def _read_json(path: str, part: str) -> dict[str, Any]:
+    """Recorded data with a list called `part`. Raises CacheError in one line for anything else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict) or not isinstance(found.get(part), list):
+        raise CacheError(f"{path}: want a recording with a list of {part}")
+    return found
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Prints what goes on to standard error, one line over the other where that is a terminal."""
+
+    def say(text: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            click.echo(f"\r\033[K{text[:100]}", err=True, nl=False)
+
+    return say
 
 
 def _print_json(data: Any) -> None:

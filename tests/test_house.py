@@ -16,14 +16,14 @@ MAPPED = {"spaces": "kernsearch.spaces", "kernels": "kernsearch.kernels", "cache
 
 # Each module may import those of its own floor and of the floors below it. A package counts for its modules.
 FLOORS = (
-    {"cli", "report", "spaces"},
-    {"tune", "peers"},
+    {"cli", "report", "cases", "spaces"},
+    {"tune", "peers", "workload"},
     {"runtime"},
     {"search", "gates", "measure", "model", "records", "worker"},
     {"backends", "candidate", "feasible", "registry"},
     {"derive", "template", "rules", "claims"},
     {"space"},
-    {"meaning", "program", "binding", "plan", "launch", "sizes", "problem", "device", "sources"},
+    {"meaning", "program", "binding", "plan", "launch", "sizes", "problem", "device", "sources", "namespace"},
     {"settings", "errors"},
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..device import Device
 from ..space import Config, Sizes
+from .blocks import DeviceKernel
 from .ceilings import Ceilings
 from .roofline import KernelRoofline
 
@@ -63,7 +64,8 @@ def predict_all(
     """The same for many configs at once; thousands take a fraction of a second."""
     if not configs:
         return []
-    kernels = [KernelRoofline(matched, configs, device, sizes, ceilings).best() for matched in variant.kernels]
+    costs = KernelRoofline if device.backend == "cpu" else DeviceKernel
+    kernels = [costs(matched, configs, device, sizes, ceilings).best() for matched in variant.kernels]
     total = sum((k.seconds for k in kernels), start=np.zeros(len(configs)))
     names = tuple(dict.fromkeys(name for k in kernels for name in k.parts))
     parts = {

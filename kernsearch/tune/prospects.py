@@ -16,12 +16,11 @@ from ..feasible import FeasibleSpace
 from ..model.ceilings import Ceilings
 from ..plan import Plan
 from ..problem import Problem
-from ..records import lookup
 from ..sizes import evaluate
 from ..space import Op
 from .request import Request
 
-VARIANTS = 24  # partitions searched, the ones that move the fewest bytes first
+VARIANTS = 64  # searched, of the partitions that move the fewest bytes first
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
 WORKSPACE_SHARE = 0.5  # of what the arrays take: more workspace is not tried unless the request allows it
@@ -46,12 +45,33 @@ class Prospects:
         self._fits_memory()
         self.variants: dict[str, Variant] = {}
         self.spaces: dict[str, FeasibleSpace] = {}
+        self._absent: dict[str, str] = {}
         for variant in derive(problem, op, registry.templates(backend.name)).variants:
-            space = FeasibleSpace(variant.params, variant.constraints, device, self.sizes)
-            if len(self.variants) < VARIANTS and next(space.iterate(), None) is not None:
-                self.variants[variant.name], self.spaces[variant.name] = variant, space
+            self._add(variant)
         if not self.variants:
             raise SpaceError(f"{problem.key}: no variant has a feasible config on {device.key}")
+
+    def _add(self, variant: Variant) -> None:
+        """Take a variant in, unless it cannot run here: then `why_absent` says why."""
+        space = FeasibleSpace(variant.params, variant.constraints, self.device, self.sizes)
+        first = next(space.iterate(), None)
+        if first is None:
+            self._absent[variant.name] = space.why_empty() or "no config is feasible"
+            return
+        plan = lower(variant, first, self.problem, self.backend, self.device)
+        if (assumed := launch.unmet(plan, self._names(plan)[1])) is not None:
+            self._absent[variant.name] = f"it assumes {assumed}"
+        elif len(self.variants) >= VARIANTS:
+            self._absent[variant.name] = f"it moves more bytes than the {VARIANTS} variants that are searched"
+        else:
+            self.variants[variant.name], self.spaces[variant.name] = variant, space
+
+    def why_absent(self, name: str) -> str:
+        """Why there is no variant of that name."""
+        return self._absent.get(name, "no program of this problem fits its templates")
+
+    def _names(self, plan: Plan) -> tuple[launch.Call, dict[str, int]]:
+        return launch.call_at(plan, self.problem.shape, int(self.device.threads))
 
     def _fits_memory(self) -> None:
         arrays = operands(self.op.root(self.problem))
@@ -83,15 +103,14 @@ class Prospects:
 
     def workspace_bytes(self, candidate: Candidate) -> int:
         """Memory that the candidate needs beside the arrays, at the problem's shape."""
-        call, _ = lookup.call_at(self.plan(candidate), self.problem.shape, int(self.device.threads))
-        return call.workspace_bytes
+        return self._names(self.plan(candidate))[0].workspace_bytes
 
     def unwanted(self, variant: str, config: Mapping[str, int]) -> str | None:
         """Why this run does not ask for a candidate, or None."""
         if self._request.deterministic and not self.variants[variant].deterministic:
             return "its result may differ from run to run"
         plan = self.plan(Candidate.of(variant, config))
-        call, names = lookup.call_at(plan, self.problem.shape, int(self.device.threads))
+        call, names = self._names(plan)
         if (assumed := launch.unmet(plan, names)) is not None:
             return f"it assumes {assumed}"
         if call.workspace_bytes > self.max_workspace:

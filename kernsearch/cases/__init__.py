@@ -1,0 +1,11 @@
+"""Case studies: optimizations that look strong, what the model says of them, and what happens.
+
+A case names arms (candidates) and comparisons between them. Its prediction is written down before anything is
+measured; the verdict is computed from the raw samples alone, so that other samples give another verdict.
+"""
+
+from .case import Arm, Case, Comparison, cases, find
+from .run import run
+from .verdict import judged
+
+__all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "run"]

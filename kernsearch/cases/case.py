@@ -1,0 +1,74 @@
+"""What a case declares, and where cases are found: `CASES` in the `cases` module of an op's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .. import registry
+from ..device import Device
+from ..errors import ProblemError
+from ..problem import Option
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One candidate of a case.
+
+    label    what a person reads; unique in the case
+    shape    sizes in the op's order
+    variant  names of templates, the first that this problem has is taken
+    fix      letters held; the others get what the model likes best
+    like     label of an earlier arm: the other letters get what they have there
+    """
+
+    label: str
+    shape: tuple[int, ...]
+    variant: tuple[str, ...]
+    fix: Mapping[str, int] = field(default_factory=dict)
+    like: str = ""
+    dtype: str | None = None
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Does going from one arm to another pay? `per`: "call" compares seconds, "flop" seconds for each operation."""
+
+    label: str
+    before: str
+    after: str
+    per: str = "call"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case study.
+
+    claim        the optimization, as someone would recommend it
+    mechanism    what may go wrong with it
+    arms         the candidates on a device; empty where the case says nothing about that device
+    comparisons  the first one is the case's verdict
+    """
+
+    name: str
+    op: str
+    claim: str
+    mechanism: str
+    backends: tuple[str, ...]
+    arms: Callable[[Device], tuple[Arm, ...]]
+    comparisons: Callable[[Device], tuple[Comparison, ...]]
+
+
+def cases() -> dict[str, Case]:
+    """All cases by name, sorted."""
+    found = [case for op in registry.ops() for case in getattr(registry.companion(op, "cases"), "CASES", ())]
+    return {case.name: case for case in sorted(found, key=lambda case: case.name)}
+
+
+def find(name: str) -> Case:
+    """The case of that name. Raises ProblemError naming all."""
+    known = cases()
+    if name not in known:
+        raise ProblemError(f"case {name!r}: want one of {', '.join(known)}")
+    return known[name]

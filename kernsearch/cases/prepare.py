@@ -1,0 +1,110 @@
+"""From what an arm asks for to a candidate with its prediction: nothing is compiled or measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import launch, model, registry
+from ..backends import Backend
+from ..candidate import Candidate
+from ..device import Device
+from ..errors import SpaceError
+from ..model import Prediction
+from ..model.ceilings import Ceilings
+from ..plan import Plan
+from ..problem import Problem
+from ..sizes import evaluate
+from ..tune.prospects import Prospects
+from ..tune.request import Request
+from .case import Arm
+
+if TYPE_CHECKING:
+    from ..space import Op
+
+LARGE = 1 << 62  # workspace without a limit
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An arm ready to be compiled and timed."""
+
+    arm: Arm
+    op: Op
+    problem: Problem
+    candidate: Candidate
+    plan: Plan
+    prediction: Prediction
+    waves: float | None  # of the last launch, one block a multiprocessor; None on the CPU
+
+    def told(self) -> dict[str, Any]:
+        """What is known before measuring, for data.json."""
+        return {
+            "label": self.arm.label,
+            "problem": self.problem.key,
+            "variant": self.candidate.variant,
+            "config": dict(self.candidate.config),
+            "flops": self.op.flops(self.problem),
+            "predicted_s": self.prediction.seconds,
+            "predicted_bound": self.prediction.bound,
+            "predicted_parts": dict(self.prediction.parts),
+            "waves": self.waves,
+        }
+
+
+def all_prepared(
+    arms: Sequence[Arm], op_name: str, backend: Backend, device: Device, ceilings: Ceilings
+) -> list[Prepared]:
+    """Choose the candidates of arms, in order, so that one may be like an earlier one."""
+    found: dict[str, Prepared] = {}
+    for arm in arms:
+        like = dict(found[arm.like].candidate.config) if arm.like else {}
+        held = replace(arm, fix={**like, **arm.fix})
+        found[arm.label] = prepared(held, op_name, backend, device, ceilings)
+    return list(found.values())
+
+
+def prepared(arm: Arm, op_name: str, backend: Backend, device: Device, ceilings: Ceilings) -> Prepared:
+    """Choose the candidate of an arm. Raises SpaceError when the problem has no such variant or config."""
+    op = registry.op(op_name)
+    problem = registry.problem(op_name, arm.shape, arm.dtype, backend=backend.name, **arm.options)
+    request = Request(fix=dict(arm.fix), max_workspace=LARGE)
+    prospects = Prospects(op, problem, backend, device, ceilings, request)
+    name = next((name for name in arm.variant if name in prospects.spaces), None)
+    if name is None:
+        raise SpaceError(f"{problem.key}: no variant {' or '.join(arm.variant)} on {device.key}")
+    variant, space = prospects.variants[name], prospects.spaces[name].narrowed(arm.fix)
+    ranked = model.rank(variant, space, device, prospects.sizes, ceilings)
+    wanted = (pair for pair in ranked if prospects.unwanted(name, pair[1]) is None)
+    found = next(wanted, None)
+    if found is None:
+        held = ", ".join(f"{letter}={value}" for letter, value in arm.fix.items())
+        why = space.why_empty() or prospects.unwanted(name, ranked[0][1])
+        raise SpaceError(f"{problem.key}: {name} with {held}: {why}")
+    prediction, config = found
+    candidate = Candidate.of(name, config)
+    plan = prospects.plan(candidate)
+    return Prepared(arm, op, problem, candidate, plan, prediction, waves(plan, problem, device))
+
+
+def waves(plan: Plan, problem: Problem, device: Device) -> float | None:
+    """Blocks of the largest launch by multiprocessors; tiles, not blocks, where a persistent kernel has fewer."""
+    launches = [entry for kernel in plan.kernels for entry in kernel.launches]
+    if not launches:
+        return None
+    _, names = launch.call_at(plan, problem.shape, int(device.threads))
+    sizes = {**names, "ITEMSIZE": launch.itemsize(problem.dtype)}
+    counts = []
+    for kernel in plan.kernels:
+        tiles = 1
+        for letter, size in (("BM", "M"), ("BN", "N")):
+            if letter in kernel.defines and size in sizes:
+                tiles *= -(-sizes[size] // kernel.defines[letter])
+        tiles *= kernel.defines.get("SPLIT", 1)
+        for entry in kernel.launches:
+            blocks = 1
+            for part in entry.grid:
+                blocks *= evaluate(part, sizes)
+            counts.append(max(blocks, tiles))
+    return max(counts) / int(device.facts.get("sms", 1))

@@ -1,0 +1,133 @@
+"""Running a case: predict and keep the prediction, compile, gate, time side by side, judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from .. import __version__, backends
+from ..backends import Backend, Compiled
+from ..device import Device
+from ..errors import ProblemError, Rejected
+from ..gates import open_bench
+from ..measure import policy
+from ..measure.rounds import interleaved
+from ..model import ceilings
+from ..records import fingerprint
+from .case import Case
+from .prepare import Prepared, all_prepared
+from .verdict import judged
+
+ROUNDS = 15
+Listener = Callable[[str], None]
+
+
+def run(
+    case: Case,
+    *,
+    device: str = "auto",
+    out: Path | None = None,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    listener: Listener = lambda text: None,
+) -> dict[str, Any]:
+    """Run a case and return its data; with `out`, `prediction.json` is written there before anything is measured, and
+    `data.json` at the end.
+
+    Raises ProblemError where the case says nothing about the device, SpaceError when an arm does not exist there,
+    Rejected when one does not compile or fails a gate.
+    """
+    backend, where = backends.resolve(device)
+    if where.backend not in case.backends:
+        raise ProblemError(f"case {case.name!r} is about {' and '.join(case.backends)}, not {where.key}")
+    roof = ceilings.of(backend, where)
+    arms = all_prepared(case.arms(where), case.op, backend, where, roof)
+    data: dict[str, Any] = {
+        "schema": 1,
+        "case": case.name,
+        "claim": case.claim,
+        "mechanism": case.mechanism,
+        "device": device_facts(backend, where),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "policy": policy(where),
+        "arms": [arm.told() for arm in arms],
+        "comparisons": [vars(comparison) for comparison in case.comparisons(where)],
+    }
+    if out is not None:
+        keep(out / "prediction.json", data)
+    listener(f"{case.name}: predicted {len(arms)} arms, measuring")
+    for told, found in zip(data["arms"], measured(arms, backend, where, rounds, seed, listener), strict=True):
+        told.update(found)
+    told = judged(data)
+    if out is not None:
+        keep(out / "data.json", told)
+    return told
+
+
+def measured(
+    arms: Sequence[Prepared], backend: Backend, device: Device, rounds: int, seed: int, listener: Listener
+) -> list[dict[str, Any]]:
+    """Evidence and samples of each arm, all timed in the same rounds. Raises Rejected with the arm's label."""
+    kernels = [kernel for arm in arms for kernel in arm.plan.kernels]
+    listener("compiling")
+    built = dict(backend.compile_many(kernels, device, jobs=int(device.cores), timeout_s=60.0))
+    objects, at = [], 0
+    for arm in arms:
+        parts = [built[i] for i in range(at, at + len(arm.plan.kernels))]
+        at += len(parts)
+        objects.append(tuple(_accepted(arm, part) for part in parts))
+    with ExitStack() as stack:
+        benches: dict[str, Any] = {}
+        timers, found = {}, []
+        for arm, compiled in zip(arms, objects, strict=True):
+            key = arm.problem.key
+            if key not in benches:
+                benches[key] = stack.enter_context(open_bench(arm.op, arm.problem, device, backend, seed=seed))
+            listener(f"gates: {arm.arm.label}")
+            try:
+                gates = benches[key].examine(arm.plan, compiled, dict(arm.candidate.config), thorough=False)
+            except Rejected as refusal:
+                raise _named(arm, refusal) from refusal
+            timers[arm.arm.label] = benches[key].timer(arm.plan, compiled)
+            evidence = [dict(part.evidence) for part in compiled]
+            found.append({"evidence": {"compile": evidence, "gates": dict(gates)}})
+        times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
+    return [{**told, "samples_s": times[arm.arm.label]} for arm, told in zip(arms, found, strict=True)]
+
+
+def _accepted(arm: Prepared, part: Compiled | Rejected) -> Compiled:
+    if isinstance(part, Rejected):
+        raise _named(arm, part) from part
+    return part
+
+
+def _named(arm: Prepared, refusal: Rejected) -> Rejected:
+    return Rejected(f"{arm.arm.label}: {refusal.reason}", gate=refusal.gate)
+
+
+def device_facts(backend: Backend, device: Device) -> dict[str, Any]:
+    """Device, driver and versions, as results hold them."""
+    return {
+        "key": device.key,
+        "name": device.name,
+        "arch": device.arch,
+        "sms": device.facts.get("sms"),
+        "driver": backend.driver(device),
+        "compiler": fingerprint.compiler_id(device),
+        "kernsearch": __version__,
+        "python": platform.python_version(),
+    }
+
+
+def keep(path: Path, data: dict[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)

@@ -1,0 +1,62 @@
+"""What raw samples say: whether each change wins, loses or makes no difference, and by how much.
+
+`judged` takes the data of a case as it is kept in `data.json` and computes everything that is not raw anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from ..measure.stats import shift_interval
+
+CONFIDENCE = 0.99
+TIE = 0.01  # ratios nearer to 1 than this are equal for every purpose
+
+
+def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """(after / before, low, high) of seconds taken in the same rounds, with 99 % confidence; Hodges and Lehmann's
+    estimate over log ratios, see `measure.stats`."""
+    pairs = [math.log(b / a) for a, b in zip(before, after, strict=True)]
+    centre, low, high = shift_interval(pairs, 1 - CONFIDENCE)
+    return math.exp(centre), math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
+
+
+def word(value: float, low: float, high: float) -> str:
+    """loses, wins or tie. `value` is time after by time before, with its interval."""
+    if low > 1 and value > 1 + TIE:
+        return "loses"
+    if high < 1 and value < 1 - TIE:
+        return "wins"
+    return "tie"
+
+
+def judged(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with medians, comparisons and the verdict computed from its samples."""
+    arms = {arm["label"]: arm for arm in data["arms"]}
+    comparisons = []
+    for declared in data["comparisons"]:
+        scale = {name: 1.0 if declared["per"] == "call" else 1 / arms[name]["flops"] for name in arms}
+        before, after = declared["before"], declared["after"]
+        times = {name: [s * scale[name] for s in arms[name]["samples_s"]] for name in (before, after)}
+        value, low, high = ratio(times[before], times[after])
+        predicted = arms[after]["predicted_s"] * scale[after] / (arms[before]["predicted_s"] * scale[before])
+        comparisons.append(
+            {
+                **{key: declared[key] for key in ("label", "before", "after", "per")},
+                "predicted": predicted,
+                "predicted_verdict": word(predicted, predicted, predicted),
+                "measured": value,
+                "ci": [low, high],
+                "verdict": word(value, low, high),
+            }
+        )
+    first = comparisons[0]
+    return {
+        **data,
+        "arms": [{**arm, "median_s": median(arm["samples_s"])} for arm in data["arms"]],
+        "comparisons": comparisons,
+        "verdict": {"verdict": first["verdict"], "size": first["measured"], "ci": first["ci"], "of": first["label"]},
+    }

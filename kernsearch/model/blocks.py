@@ -1,0 +1,241 @@
+"""What one kernel costs on a device of many multiprocessors, under many configs at once.
+
+Blocks run in waves, as many at a time as fit the multiprocessors; a wave lasts as long as one block. A block takes the
+longest of its arithmetic, of fetching its operands at the rate that its multiprocessor gets from the second-level
+cache, and of waiting for them when too few bytes are under way. The whole takes no less than the traffic of the
+second-level cache and of memory. What a block does before its first and after its last step does not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .. import sizes as expressions
+from ..device import Device
+from ..errors import KernsearchError
+from ..meaning.loops import ASYNCHRONOUS
+from .nest import Loop, Numbers, Operand
+from .roofline import NAIVE, OVERLAP, Cost, KernelRoofline
+
+LATENCY_S = 9e-7  # from asking for data in memory until it is there
+BLOCK_S = 1.2e-6  # starting a block: barriers, descriptors, the first fetch
+L2_BYTES_CLOCK = 64  # what one multiprocessor can fetch from the second-level cache in a clock
+SYNCHRONOUS = 0.55  # share of the rate left when a step's fetch and its arithmetic take turns
+MMA_SYNC = 0.62  # share of the tensor rate that mma.sync reaches where wgmma exists
+REGISTERS_APART = 48  # of a thread, beside its sums
+STREAMED = 0.85  # share of the copy rate of kernels that only stream
+LEAST_L2_SHARE = 0.5  # of the second-level cache that a value left for the next kernel may have
+
+
+def occupancy(device: Device, *, registers: int, threads: int, shared: int) -> int:
+    """Blocks that one multiprocessor holds at once: by registers (of a thread), threads and bytes of shared memory of a
+    block. A block takes 1 KiB of shared memory more than it asks for; warps take registers by 8 a thread."""
+    facts = device.facts
+    warps = -(-threads // 32)
+    return min(
+        int(facts.get("shared_sm_bytes", 1 << 17)) // (shared + 1024),
+        int(facts.get("max_threads_sm", 2048)) // max(32 * warps, 1),
+        int(facts.get("registers_sm", 65536)) // max(-(-registers // 8) * 8 * 32 * warps, 1),
+        int(facts.get("max_blocks_sm", 32)),
+    )
+
+
+class DeviceKernel(KernelRoofline):
+    """One kernel under many configs, on a device whose arrays are its own."""
+
+    def best(self) -> Cost:
+        """The cost of each config."""
+        blocks = [loop for loop in self._all_loops() if loop.kind == "block" and loop.axes[0] not in self.slabs]
+        compute, waves = self._compute_s(blocks)
+        parts = {
+            "compute": compute,
+            "l2": self._l2_bytes(blocks) / self._rate("l2"),
+            "memory": self._memory_s(),
+            "waiting": waves * self._waiting_s(blocks),
+        }
+        parts = {name: self._spread(value) for name, value in parts.items()}
+        packing = sum((2 * self._bytes(o) for o in self.operands if o.packed), start=0.0)
+        alone = waves * BLOCK_S + self._epilogue_s(blocks, waves)
+        longest, total = np.max(np.stack([*parts.values()]), axis=0), sum(parts.values())
+        parts["packing"] = self._spread(np.array(packing / self.ceilings.copy))
+        parts["start"] = self._spread(np.array(self.ceilings.launch_s * self._launches()))
+        hidden = (1 - OVERLAP) * longest + OVERLAP * total
+        seconds = hidden + alone + parts["packing"] + parts["start"]
+        parts["compute"] = parts["compute"] + alone
+        return Cost(seconds, parts, self._spread(np.array(self._unique_bytes())), self.flops)
+
+    def _threads(self) -> Numbers:
+        return np.array(float(self.device.facts.get("sms", 1)))
+
+    def _all_loops(self) -> tuple[Loop, ...]:
+        """Tiles of threads, where there are no tiles of blocks, count as blocks of 128 threads."""
+        if any(loop.kind == "block" and loop.axes[0] not in self.slabs for loop in self.loops):
+            return self.loops
+        return tuple(Loop(o.axes, np.array(256.0), "block") for o in self.operands if o.written)[:1]
+
+    # -- arithmetic
+
+    def _compute_s(self, blocks: list[Loop]) -> tuple[Numbers, Numbers]:
+        """Seconds of arithmetic of all waves, and how many waves there are (the last one may be short)."""
+        sums, others = self._operations()
+        self.flops = float(np.max(sums + others))
+        count, padded = np.ones(()), np.ones(())
+        for loop in blocks:
+            extent = np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
+            tiles = np.ceil(extent / loop.size)
+            count, padded = count * tiles, padded * tiles * loop.size / extent
+        for slab in self.slabs:
+            count = count * self.extents[slab]
+        sms = float(self.device.facts.get("sms", 1))
+        resident = self._occupancy()
+        waves = np.ceil(count / (sms * resident))
+        each = (sums * padded / self._share() + 2 * others) / np.maximum(count, 1)
+        busy = np.minimum(resident, np.ceil(count / sms))  # blocks that share one multiprocessor
+        return waves * busy * each * sms / self._peak(), waves
+
+    def _unit(self) -> str:
+        return next((str(step[2]) for step in self.matched.annotations if step[0] == "unit"), "")
+
+    def _peak(self) -> float:
+        """FLOP/s of the unit that sums run on."""
+        flops = self.ceilings.flops
+        if self._unit():
+            return flops.get(self._narrowest(), max(flops.values()))
+        return flops.get("float32", min(flops.values()))
+
+    def _narrowest(self) -> str:
+        names = [self.program.nodes[name].dtype for name, _ in self.kernel.reads]
+        return next((name for name in names if name in self.ceilings.flops), "float32")
+
+    def _share(self) -> Numbers:
+        """Share of the peak of the inner loop."""
+        hook = self.matched.template.efficiency
+        if hook is not None:
+            share = [hook(config, self.device, self.sizes) for config in self.configs]
+            return np.clip(np.array(share, dtype=float), 1e-3, 1.0)
+        moves = {step[2] for step in self.matched.annotations if step[0] == "move"}
+        if not any(step[0] == "tile" and step[2] == "block" for step in self.matched.annotations):
+            return np.array(NAIVE)
+        share = MMA_SYNC if self._unit() == "mma" and int(self.device.facts.get("cc_major", 0)) >= 9 else 0.9
+        return np.array(share if moves & set(ASYNCHRONOUS) else share * SYNCHRONOUS)
+
+    def _occupancy(self) -> Numbers:
+        """Blocks that fit one multiprocessor, by shared memory, threads and an estimate of registers."""
+        facts = self.device.facts
+        launch = self.matched.template.launches[-1] if self.matched.template.launches else None
+        found = []
+        for config in self.configs:
+            names: Mapping[str, int] = {**self.sizes, **config, "SMS": int(facts.get("sms", 1))}
+            shared, threads = self._geometry(launch, names)
+            sums = 1
+            for step in self.matched.annotations:
+                if step[0] == "tile" and step[2] == "block" and step[3] in config:
+                    sums *= config[step[3]]
+            registers = min(255, sums // max(threads, 1) + REGISTERS_APART) if launch is not None else 64
+            found.append(max(1, occupancy(self.device, registers=registers, threads=threads, shared=shared)))
+        return np.array(found, dtype=float)
+
+    @staticmethod
+    def _geometry(launch: object, names: Mapping[str, int]) -> tuple[int, int]:
+        """(bytes of shared memory, threads) of a block; a guess where an expression needs what is not known here."""
+        try:
+            return tuple(expressions.evaluate(getattr(launch, part), names) for part in ("shared", "block"))  # type: ignore[return-value]
+        except (AttributeError, KeyError, KernsearchError):
+            return 0, 256
+
+    # -- traffic
+
+    def _rate(self, level: str) -> float:
+        return float(self.ceilings.read.get(level, self.ceilings.read["memory"]))
+
+    def _reads(self) -> list[Operand]:
+        return [operand for operand in self.operands if not operand.written]
+
+    def _tile_bytes(self, operand: Operand, blocks: list[Loop]) -> Numbers:
+        """What one block fetches of an operand, over all of its steps."""
+        size = np.array(float(operand.itemsize))
+        for axis in operand.axes:
+            if axis in self.slabs:
+                continue
+            loop = next((loop for loop in blocks if axis in loop.axes), None)
+            size = size * (self.extents[axis] if loop is None else np.minimum(loop.size, self.extents[axis]))
+        return size
+
+    def _shared_by(self, operand: Operand) -> Numbers:
+        """Blocks of a cluster that fetch an operand together: CM along the axes tiled by BM, CN along those of BN."""
+        together = np.ones(())
+        for step in self.matched.annotations:
+            if step[0] == "tile" and step[2] == "block" and not set(step[1]) & set(operand.axes):
+                letter = f"C{str(step[3])[-1]}"
+                if letter in self.configs[0]:
+                    together = together * self._numbers(letter)
+        return together
+
+    def _block_bytes(self, blocks: list[Loop]) -> Numbers:
+        each = (self._tile_bytes(o, blocks) / self._shared_by(o) for o in self._reads())
+        return sum(each, start=np.zeros(()))
+
+    def _l2_bytes(self, blocks: list[Loop]) -> Numbers:
+        count = np.ones(())
+        for loop in blocks:
+            extent = np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
+            count = count * np.ceil(extent / loop.size)
+        for slab in self.slabs:
+            count = count * self.extents[slab]
+        written = sum(self._bytes(operand) for operand in self.operands if operand.written)
+        return count * self._block_bytes(blocks) + written
+
+    def _unique_bytes(self) -> float:
+        return float(sum(self._bytes(operand) for operand in self.operands))
+
+    def _memory_s(self) -> float:
+        """Every operand once; what an earlier kernel left, and what is left for a later one, stays in the cache if it
+        is small."""
+        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 0))
+        inner = {name for name, place in self._labels().items() if place in self.program.materialised - self._outs()}
+        seconds = 0.0
+        for operand in self.operands:
+            size = self._bytes(operand)
+            rate = self._rate("l2") if operand.name in inner and size < room else STREAMED * self.ceilings.copy
+            seconds += size / rate
+        return seconds
+
+    def _labels(self) -> dict[str, tuple[str, str]]:
+        places = [*self.kernel.reads, *self.kernel.outputs]
+        return {self.program.arrays[place]: place for place in places}
+
+    def _outs(self) -> set[tuple[str, str]]:
+        return {(out.node, out.field) for out in self.program.outs}
+
+    def _waiting_s(self, blocks: list[Loop]) -> Numbers:
+        """How long one block waits for its operands: at most what its multiprocessor can take in, and what is under
+        way divided by the latency."""
+        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
+        resident = self._occupancy()
+        at_once = np.minimum(L2_BYTES_CLOCK * clock, resident * self._in_flight(blocks) / LATENCY_S)
+        return resident * self._block_bytes(blocks) / at_once
+
+    def _in_flight(self, blocks: list[Loop]) -> Numbers:
+        """Bytes of one block that are asked for and not there yet."""
+        moves = [step for step in self.matched.annotations if step[0] == "move" and step[2] in ASYNCHRONOUS]
+        serial = [loop for loop in self.loops if loop.kind == "serial" and loop.reduced]
+        if not moves or not serial:
+            return np.array(256 * 16.0)  # a 16-byte load of each thread
+        depth = np.prod(np.stack([self._spread(self.extents[axis]) for axis in serial[0].axes]), axis=0)
+        step = self._block_bytes(blocks) * np.minimum(1.0, serial[0].size / depth)
+        stages = self._numbers(str(moves[0][3])) if len(moves[0]) > 3 else np.array(2.0)
+        return np.maximum(step * (stages - 1), 1024.0)
+
+    def _epilogue_s(self, blocks: list[Loop], waves: Numbers) -> Numbers:
+        """Writing the last tiles; persistent kernels hide the earlier ones."""
+        size = np.array(float(sum(operand.itemsize for operand in self.operands if operand.written)))
+        for loop in blocks:
+            size = size * loop.size
+        shown = np.ones(()) if any(step[0] == "grid" for step in self.matched.annotations) else waves
+        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
+        return shown * size / (L2_BYTES_CLOCK / 2 * clock)
+
+    def _launches(self) -> int:
+        return max(1, len(self.matched.template.launches))

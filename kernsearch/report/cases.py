@@ -1,0 +1,72 @@
+"""What `kernsearch case` and `kernsearch ladder` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from .tables import table
+from .units import duration, interval
+
+_SAYS = {"loses": "slower", "wins": "faster", "tie": "no different"}
+
+
+def print_list(found: Iterable[Any]) -> None:
+    """Names and claims of cases."""
+    table(("case", "op", "on", "claim"), [(case.name, case.op, ", ".join(case.backends), case.claim) for case in found])
+
+
+def print_case(data: dict[str, Any]) -> None:
+    """Arms with prediction and measurement, comparisons, and the verdict."""
+    device = data["device"]
+    click.echo(f"{data['case']} on {device['name']} ({device['key']}), {data['date']}")
+    click.echo(f"claim      {data['claim']}")
+    click.echo(f"mechanism  {data['mechanism']}\n")
+    rows = []
+    for arm in data["arms"]:
+        compiled = arm.get("evidence", {}).get("compile", [{}])
+        registers = max((int(part.get("registers", 0)) for part in compiled), default=0)
+        spills = max((int(part.get("spill_stores", 0)) for part in compiled), default=0)
+        waves = "" if arm.get("waves") is None else f"{arm['waves']:.2f}"
+        config = " ".join(f"{letter}={value}" for letter, value in arm["config"].items())
+        cells = (arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]))
+        rate = f"{arm['flops'] / arm['median_s'] / 1e12:.1f}"
+        rows.append((*cells, rate, waves, str(registers or ""), str(spills), arm["variant"], config))
+    headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config")
+    table(headers, rows)
+    click.echo("")
+    cells = [
+        (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
+        for c in data["comparisons"]
+    ]
+    table(("change", "predicted", "measured", "99 %", "verdict"), cells)
+    verdict = data["verdict"]
+    said = f"{verdict['size']:.2f} times the time" if verdict["verdict"] != "tie" else "within 1 % or within the noise"
+    click.echo(f"\nverdict: {verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})")
+
+
+def print_ladder(data: dict[str, Any]) -> None:
+    """A row for each rung, the plainest first."""
+    device = data["device"]
+    click.echo(f"{data['problem']} on {device['name']} ({device['key']}), {data['date']}")
+    click.echo(f"roofline floor {duration(data['floor_s'])}\n")
+    rows = []
+    for row in data["rungs"]:
+        if "median_s" not in row:
+            rows.append((row["rung"], *[""] * 10, row.get("absent", "")))
+            continue
+        error = "" if row.get("error") is None else f"{row['error']:.2f}"
+        waves = "" if row.get("waves") is None else f"{row['waves']:.2f}"
+        rows.append((
+            row["rung"], duration(row["predicted_s"]), duration(row["median_s"]),
+            f"{data['flops'] / row['median_s'] / 1e12:.2f}", f"{100 * row['of_floor']:.1f} %",
+            *(str(row.get(key, "")) for key in ("registers", "shared_bytes", "spill_stores", "occupancy")),
+            waves, error, " ".join(f"{letter}={value}" for letter, value in row["config"].items()),
+        ))  # fmt: skip
+    headers = ("rung", "predicted", "measured", "TFLOP/s", "of floor", "registers", "shared", "spilled", "blocks",
+               "waves", "error", "config")  # fmt: skip
+    table(headers, rows)
+    click.echo("\npredicted: of the first config that the model proposed, before anything was measured")
+    click.echo("error: the largest, as a share of what is allowed; blocks: resident on one multiprocessor")
