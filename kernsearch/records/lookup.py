@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from . import record as records
 from .packing import Packed
 from .record import Record
 
+Arrays = Mapping[str, launch.ArrayView]  # those of a call, by the name of the operand
 call_at = launch.call_at
 NEAR = 4.0  # mean log2 ratio of sizes up to which a record serves another shape; policy `any` has no limit
 WORKSPACE_SHARE = 0.25  # of the device's memory: a record that wants more at another shape does not serve it
@@ -61,22 +62,28 @@ class Store:
         folder = place / device
         return [folder / name for name in _names(folder) if name.startswith(start) and name.endswith(".json")]
 
-    def find(self, problem: Problem, device: Device, policy: str = "compatible") -> Hit:
-        """The record to use for a problem. Raises SpaceError for an unknown policy, CacheError when nothing serves."""
+    def find(self, problem: Problem, device: Device, policy: str = "compatible", arrays: Arrays | None = None) -> Hit:
+        """The record to use for a problem. Raises SpaceError for an unknown policy, CacheError when nothing serves.
+
+        With `arrays`, only a record whose plan takes them as they are: all that it assumes of strides and addresses
+        holds. Without, whoever calls the plan has to see to that.
+        """
         if policy not in fingerprint.POLICIES:
             raise SpaceError(f"policy {policy!r}: want one of {', '.join(fingerprint.POLICIES)}")
         reasons: list[str] = []
         return (
-            self._same_shape(problem, device, policy, reasons)
-            or self._nearest(problem, device, policy, reasons)
-            or self._default(problem, device, reasons)
+            self._same_shape(problem, device, policy, reasons, arrays)
+            or self._nearest(problem, device, policy, reasons, arrays)
+            or self._default(problem, device, reasons, arrays)
         )
 
     def same_shape(self, problem: Problem, device: Device) -> Hit | None:
         """The record of this very problem that would be used, or None."""
         return self._same_shape(problem, device, "compatible", [])
 
-    def _same_shape(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
+    def _same_shape(
+        self, problem: Problem, device: Device, policy: str, reasons: list[str], arrays: Arrays | None = None
+    ) -> Hit | None:
         """The user's record of this very problem, else a shipped one; of several the exact, then the newest."""
         for place, folder in self.places():
             usable: list[tuple[bool, str, Path, Record, list[str]]] = []
@@ -91,8 +98,11 @@ class Store:
                     reasons.append(f"{place} record {path.name}: {trust}")
                 else:
                     usable.append((not trust, record.created, path, record, trust))
-            if usable:
-                exact, _, path, record, trust = max(usable, key=lambda found: (*found[:2], found[2].name))
+            usable.sort(key=lambda found: (*found[:2], found[2].name), reverse=True)
+            for exact, _, path, record, trust in usable:
+                if assumed := unmet(record.plan, arrays, device):
+                    reasons.append(f"{place} record {path.name}: passed over, {assumed}")
+                    continue
                 kind = "exact" if exact else "compatible"
                 reasons.append(f"{place} record {path.name}: {kind}" + "".join(f"; {change}" for change in trust))
                 return Hit(kind, record, tuple(reasons), path)
@@ -133,7 +143,9 @@ class Store:
                 break
         return found
 
-    def _nearest(self, problem: Problem, device: Device, policy: str, reasons: list[str]) -> Hit | None:
+    def _nearest(
+        self, problem: Problem, device: Device, policy: str, reasons: list[str], arrays: Arrays | None
+    ) -> Hit | None:
         """The trusted record of the nearest shape whose plan holds at this one."""
         looked = 0
         for distance, place, path in sorted(self._others(problem, device), key=lambda o: (o[0], o[1] != "user", o[2])):
@@ -149,7 +161,7 @@ class Store:
             trust = self._trust(record, device, policy)
             if isinstance(record, str) or isinstance(trust, str):
                 reasons.append(f"nearest: {name}: {trust}")
-            elif invalid := unfit(record.plan, problem, device):
+            elif invalid := unfit(record.plan, problem, device) or unmet(record.plan, arrays, device):
                 reasons.append(f"nearest: {name} is not valid here: {invalid}")
             else:
                 reasons.append(f"nearest: {name}" + "".join(f"; {change}" for change in trust))
@@ -173,7 +185,7 @@ class Store:
                 ):
                     yield distance(sizes, problem.shape), place, path
 
-    def _default(self, problem: Problem, device: Device, reasons: list[str]) -> Hit:
+    def _default(self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None) -> Hit:
         """The shipped default of the nearest shape for this architecture, else for any."""
         looked = len(reasons)
         for arch in (device.arch, "any"):
@@ -184,7 +196,7 @@ class Store:
                 if stale:
                     reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed since "
                                    "`python -m kernsearch.records.defaults` was run")  # fmt: skip
-                elif invalid := unfit(record.plan, problem, device):
+                elif invalid := unfit(record.plan, problem, device) or unmet(record.plan, arrays, device):
                     reasons.append(f"{name} is not valid here: {invalid}")
                 else:
                     reasons.append(f"{name}: {record.variant}")
@@ -245,6 +257,14 @@ def _names(folder: Path) -> list[str]:
 
 
 # What a plan wants at a shape ---------------------------------------------------------------------------------------
+
+
+def unmet(plan: Plan, arrays: Arrays | None, device: Device) -> str | None:
+    """What a plan assumes and these arrays do not give, as a person reads it, or None."""
+    if arrays is None or not plan.assumes:
+        return None
+    assumed = launch.unmet(plan, launch.names(plan, arrays, device.facts.get("threads", 1)))
+    return f"it assumes {assumed}, which these arrays do not give" if assumed else None
 
 
 def unfit(plan: Plan, problem: Problem, device: Device) -> str | None:

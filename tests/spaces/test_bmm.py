@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernsearch.spaces.gemm import numerics
 
 import kernsearch as ks
 from kernsearch import registry
 from kernsearch.derive import derive
 from kernsearch.meaning import interpret
-from kernsearch.spaces.gemm import numerics
 
 OP, GEMM = registry.op("bmm"), registry.op("gemm")
 
