@@ -1,0 +1,97 @@
+"""From a binding, a template and a config to a kernel plan on CUDA: launches, maps, sizes, scratch, defines.
+
+The generated header is made in `header`, which says what it defines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+from ... import sources
+from ...binding import Binding
+from ...device import Device
+from ...launch import SCRATCH
+from ...plan import KernelPlan, Launch
+from ..expressions import fold
+from ..views import GROUPS
+from .header import Extras, header
+from .places import assumptions, copy_bytes, packed_roles, place, tensor_map
+
+if TYPE_CHECKING:
+    from ...template import Template
+
+WORDS = ("ITEMSIZE",)  # names in a template's expressions that stay names in the plan
+
+
+def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int], device: Device) -> KernelPlan:
+    """The launches of one kernel. `config` may hold letters of other kernels of the variant.
+
+    Expressions of the template may name groups (M N K B S: extents), OUTPUTS (elements of the largest output), its
+    letters, facts of the device in capitals, and ITEMSIZE. Raises ValueError for an array of a dtype that kernels do
+    not read, and Rejected where the template's maps cannot hold an operand.
+    """
+    letters = dict(config)
+    names = _names(binding, letters, device)
+    packed = {role: place(binding, role) for role in packed_roles(binding, template)}
+    copies, end = {}, "0"
+    for role, at in packed.items():
+        copies[role] = end
+        end = " + ".join(part for part in (end, copy_bytes(binding, at, letters)) if part != "0")
+    made = [tensor_map(binding, tile, letters, copies.get(tile.role)) for tile in template.maps]
+    scratch = " + ".join(part for part in (end, fold(template.scratch, names)) if part != "0") or "0"
+    arrays = [*(array.name for array in binding.arrays), *([SCRATCH] if scratch != "0" else [])]
+    extents = [fold(extent, letters) for extent in binding.extents.values()]
+    strides = [f"{array.name}.{axis}" for array in binding.arrays for axis in sorted(array.axes)]
+    rules = [rule for map_, at in made for rule in assumptions(map_, at)]
+    extras = Extras(tuple(packed.values()), tuple(made), has_scratch=scratch != "0")
+    return KernelPlan(
+        template=template.name,
+        source=template.source,
+        tokens=sources.tokens(template.source),
+        entry=template.entry,
+        header=header(binding, template.name, extras),
+        defines={param.name: config[param.name] for param in (*template.params, *template.knobs)},
+        buffers=tuple(arrays),
+        sizes=(*extents, *strides),
+        scalars=binding.scalars,
+        scratch=scratch,
+        flags=template.flags,
+        launches=tuple(_launch(launch, names) for launch in template.launches),
+        maps=tuple(map_ for map_, _ in made),
+        assumes=tuple(dict.fromkeys(rules)),
+    )
+
+
+def _launch(launch: Launch, names: Mapping[str, int | str]) -> Launch:
+    x, y, z = (fold(text, names) for text in launch.grid)
+    cluster = tuple(names.get(c, c) if isinstance(c, str) else c for c in launch.cluster)
+    return Launch(
+        entry=launch.entry,
+        grid=(x, y, z),
+        block=fold(launch.block, names),
+        shared=fold(launch.shared, names),
+        cluster=cluster,  # type: ignore[arg-type]
+        overlap=launch.overlap,
+    )
+
+
+def _names(binding: Binding, letters: Mapping[str, int], device: Device) -> dict[str, int | str]:
+    """What each name in a template's expressions stands for, but for those that a call decides."""
+    facts = {name.upper(): value for name, value in device.facts.items() if type(value) is int}
+    names: dict[str, int | str] = {name: value for name, value in facts.items() if name not in WORDS}
+    groups = {**{group: binding.groups.get(group, ()) for group in GROUPS}, "S": tuple(binding.slabs.values())}
+    extents = {axis: fold(extent, letters) for axis, extent in binding.extents.items()}
+    for group, axes in groups.items():
+        names[group] = _product([extents[axis] for axis in axes])
+    outputs = [_product([extents[axis] for axis in root.axes]) for root in binding.roots]
+    distinct = list(dict.fromkeys(map(str, outputs)))
+    names["OUTPUTS"] = distinct[0] if len(distinct) == 1 else f"max({', '.join(distinct)})"
+    return {**names, **letters}
+
+
+def _product(extents: list[str]) -> int | str:
+    if all(extent.isdigit() for extent in extents):
+        return prod(map(int, extents))
+    return " * ".join(f"({extent})" for extent in extents)
