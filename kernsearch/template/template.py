@@ -268,7 +268,8 @@ class Matched:
             if isinstance(pattern, Dot):
                 return pattern.name == name or walk(pattern.a) or walk(pattern.b)
             if isinstance(pattern, Red):
-                return any(map(walk, (*pattern.args, pattern.inner)))
+                added_up = pattern.combines and pattern.name == name and isinstance(pattern.inner, Dot)
+                return added_up or any(map(walk, (*pattern.args, pattern.inner)))
             if isinstance(pattern, Hole):
                 return any(map(walk, pattern.anchors))
             return walk(pattern.pattern) if hasattr(pattern, "pattern") else False
