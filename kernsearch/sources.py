@@ -59,22 +59,27 @@ def tokens(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def headers(path: str | Path) -> dict[str, Path]:
-    """Files of the project headers that a source includes, directly or not, by the names in `#include`.
+def headers(path: str | Path, generated: str = "") -> dict[str, Path]:
+    """Files of the project headers that a source and its generated header include, by the names in `#include`.
 
-    Raises OSError when the source cannot be read, ValueError when one name means two files.
+    Directly or not. Raises OSError when the source cannot be read, ValueError when one name means two files.
     """
     found: dict[str, Path] = {}
-    for file in _files(path_of(str(path))):
-        for name, header in _includes(file):
-            if header is not None and found.setdefault(name, header) != header:
-                raise ValueError(f"two headers are included as {name!r}")
+    source = path_of(str(path))
+    waiting = [_find(name, source.parent) for name in _INCLUDE.findall(normalized(generated))]
+    for start in (source, *(file for file in waiting if file is not None)):
+        for file in _files(start):
+            if file != source.resolve():
+                found.setdefault(file.name, file)
+            for name, header in _includes(file):
+                if header is not None and found.setdefault(name, header) != header:
+                    raise ValueError(f"two headers are included as {name!r}")
     return found
 
 
 def _closure(path: Path) -> Iterator[str]:
     """Normalized texts of a source and its headers, each once, in the order of inclusion."""
-    return map(_text, _files(path))
+    return map(text, _files(path))
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -89,7 +94,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _includes(file: Path) -> list[tuple[str, Path | None]]:
-    names = _INCLUDE.findall(_text(file))
+    names = _INCLUDE.findall(text(file))
     if file.suffix == ".cu" and GENERATED in names:
         names.insert(names.index(GENERATED), _BASE)
     return [(name, _find(name, file.parent)) for name in names]
@@ -104,7 +109,8 @@ def _find(name: str, beside: Path) -> Path | None:
     return None
 
 
-def _text(file: Path) -> str:
+def text(file: Path) -> str:
+    """The normalized text of a file; read again when it changes. Raises OSError when it cannot be read."""
     found = file.stat()
     return _file_text(file, found.st_mtime_ns, found.st_size)
 
