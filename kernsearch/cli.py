@@ -49,7 +49,8 @@ def _problems(
     op: str | None, shape: str | None, workload: str | None, device: str, named: dict[str, Any]
 ) -> tuple[list[Any], Any]:
     """The problems that a command names, one or a whole workload, and the device. `named`: dtype and options."""
-    from . import backends, registry, workload as workloads
+    from . import backends, registry
+    from . import workload as workloads
     from .problem import parse_shape
 
     given = [name for name, value in {"OP": op, "--shape": shape}.items() if value is not None]
@@ -173,14 +174,31 @@ def tune(op: str | None, shape: str | None, workload: str | None, device: str, d
 @cli.command()
 @workload_options
 @json_option
-@click.option("--against", default=None, metavar="LIST",
-              help="Libraries, like numpy,torch.  [default: numpy on the CPU, torch on CUDA]")
+@click.option(
+    "--against",
+    default=None,
+    metavar="LIST",
+    help="Libraries, like numpy,torch.  [default: numpy on the CPU, torch on CUDA]",
+)
 @click.option("--rounds", default=None, type=int, metavar="N", help="Interleaved rounds.  [default: 12 to 40]")
 @click.option("--warm", is_flag=True, help="Leave the caches warm between samples.")
-@click.option("--end-to-end", is_flag=True,
-              help="Also what comes before the first result: compiling, loading, transfers, the first call.")
-def bench(op: str | None, shape: str | None, workload: str | None, device: str, dtype: str | None, layout: str | None,
-          epilogue: str | None, as_json: bool, against: str | None, **options: Any) -> None:
+@click.option(
+    "--end-to-end",
+    is_flag=True,
+    help="Also what comes before the first result: compiling, loading, transfers, the first call.",
+)
+def bench(
+    op: str | None,
+    shape: str | None,
+    workload: str | None,
+    device: str,
+    dtype: str | None,
+    layout: str | None,
+    epilogue: str | None,
+    as_json: bool,
+    against: str | None,
+    **options: Any,
+) -> None:
     """Time the recorded kernel against libraries.
 
     Each library runs in a process of its own, and so does kernsearch; rounds are interleaved. On a GPU all are timed

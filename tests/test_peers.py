@@ -14,10 +14,11 @@ from kernsearch.spaces.gemm.peers import PEERS
 import kernsearch.peers as peers
 from kernsearch import registry
 from kernsearch.device import Device
-from kernsearch.errors import DeviceError, PeerError, ProblemError
-from kernsearch.peers.bench import HANDICAPS, _agree, check
+from kernsearch.errors import PeerError, ProblemError
+from kernsearch.peers.bench import HANDICAPS
 from kernsearch.peers.child import aligned, projection
 from kernsearch.peers.host import Child
+from kernsearch.peers.peer import agree, check
 
 NUMPY, TORCH, MATMUL = PEERS
 SCIPY = importlib.util.find_spec("scipy") is not None
@@ -102,11 +103,13 @@ def test_nothing_to_compare_with_is_an_error():
         peers.bench("gemm", shape=SHAPE, against=[], device="cpu")
 
 
-def test_too_few_rounds_and_other_devices_are_refused():
+def test_too_few_rounds_and_devices_without_peers_are_refused():
     with pytest.raises(ProblemError, match="at least 3"):
         peers.bench("gemm", shape=SHAPE, rounds=2, device="cpu")
-    with pytest.raises(DeviceError, match="cpu only"):
-        peers.bench_problems([gemm()], ["numpy"], device=Device("cuda", 0, "x", "sm_90", "x", {"threads": 1}))
+    with pytest.raises(PeerError, match="none on abacus"):
+        peers.bench_problems([gemm()], ["numpy"], device=Device("abacus", 0, "x", "x", "x", {}))
+    with pytest.raises(ProblemError, match="--end-to-end"):
+        peers.bench("gemm", shape=SHAPE, device="cpu", end_to_end=True)
     with pytest.raises(ProblemError, match="op 'gem'"):
         peers.bench("gem", shape=SHAPE, device="cpu")
 
@@ -151,10 +154,10 @@ def test_the_geometric_mean_is_over_all_problems():
 
 
 def test_libraries_that_compute_something_else_are_not_compared():
-    _agree(gemm(), "kernsearch", [1.0, -2.0], "numpy", [1.0, -2.0005])
+    agree(gemm(), "kernsearch", [1.0, -2.0], "numpy", [1.0, -2.0005])
     for other in ([1.0, -2.1], [1.0, float("nan")]):
         with pytest.raises(PeerError, match="computes something else"):
-            _agree(gemm(), "kernsearch", [1.0, -2.0], "numpy", other)
+            agree(gemm(), "kernsearch", [1.0, -2.0], "numpy", other)
 
 
 def test_a_projection_sees_a_change_in_any_column():

@@ -1,5 +1,6 @@
 """Comparing with other libraries, each in a process of its own."""
 
-from .bench import Peer, Ready, bench, bench_problems
+from .bench import bench, bench_problems
+from .peer import Copy, OnDevice, Peer, Ready
 
-__all__ = ["Peer", "Ready", "bench", "bench_problems"]
+__all__ = ["Copy", "OnDevice", "Peer", "Ready", "bench", "bench_problems"]

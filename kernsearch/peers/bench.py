@@ -8,36 +8,32 @@ a library can do for an op is declared in the op's folder, in `peers.py`: PEERS,
 
 from __future__ import annotations
 
-import importlib.util
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from math import ceil, exp, isfinite, log
+from math import ceil, exp, log
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import backends, registry
-from ..errors import DeviceError, PeerError, ProblemError
+from ..errors import ProblemError
 from ..measure.samples import POLICY, Sample, cold_bytes
 from ..measure.stats import geometric_mean, median_interval, shift_interval
+from .peer import OURS, agree, check
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ..device import Device
     from ..problem import Problem
     from .host import Child
 
-OURS = "kernsearch"
 TURN_S = 0.01  # samples of one turn, together; at most MOST_SAMPLES
 MOST_SAMPLES = 9
 INNER_S = 1e-3  # a warm sample repeats a call until it takes this long, so that waking threads does not count
 BUDGET_S = 12.0  # for one problem, unless rounds are given
+BUDGET_DEVICE_S = 3.0  # the same on a device, where samples are short
 ROUNDS = (12, 40)  # at least, at most
 CONFIDENCE = 0.99
-_US = ""  # our process among the peers' names
-AGREE = 1e-3  # of the largest value: what libraries may differ by and still compute the same
+US = ""  # our process among the peers' names
 
 # How libraries are told the number of threads; set before they are loaded.
 THREAD_VARIABLES = (
@@ -53,50 +49,6 @@ HANDICAPS = (
 )
 
 
-class Ready(NamedTuple):
-    """A problem prepared in a library: a call without arguments, and the array it writes."""
-
-    call: Callable[[], Any]
-    output: np.ndarray
-    details: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A library that computes an op.
-
-    needs     problem -> names of the packages it takes, the library itself first
-    prepare   (problem, inputs by name, scalars, threads) -> Ready; runs in the child, loads the library
-    describe  () -> version and whatever tells how the library runs here; after `prepare`
-    own       another way to call kernsearch itself, no library to compare with
-    """
-
-    name: str
-    needs: Callable[[Problem], tuple[str, ...]]
-    prepare: Callable[[Problem, Mapping[str, np.ndarray], Mapping[str, float], int], Ready]
-    describe: Callable[[], str] = lambda: ""
-    own: bool = False
-
-
-def peers_of(op: str) -> dict[str, Peer]:
-    """What an op can be compared with, by name. Raises ProblemError for an unknown op."""
-    module = registry.companion(op, "peers")
-    return {peer.name: peer for peer in getattr(module, "PEERS", ())}
-
-
-def check(problem: Problem, against: Sequence[str]) -> None:
-    """Raise PeerError for a library that is unknown or lacks a package."""
-    known = {name: peer for name, peer in peers_of(problem.op).items() if not peer.own}
-    if not against:
-        raise PeerError(f"nothing to compare with: want {', '.join(known) or 'a peer, of which there is none'}")
-    for name in against:
-        if name not in known:
-            raise PeerError(f"peer {name!r}: {problem.op} compares with {', '.join(known) or 'none'}")
-        for package in known[name].needs(problem):
-            if importlib.util.find_spec(package) is None:
-                raise PeerError(f"peer {name!r} needs the package {package!r}: pip install {package}")
-
-
 def bench(
     op: str,
     *,
@@ -107,12 +59,13 @@ def bench(
     rounds: int | None = None,
     warm: bool = False,
     ours: str = OURS,
+    end_to_end: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """`bench_problems` for one problem. Raises what it raises, and ProblemError for a malformed problem."""
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
-    return bench_problems([problem], against, device=where, rounds=rounds, warm=warm, ours=ours)
+    return bench_problems([problem], against, device=where, rounds=rounds, warm=warm, ours=ours, end_to_end=end_to_end)
 
 
 def bench_problems(
@@ -123,52 +76,68 @@ def bench_problems(
     rounds: int | None = None,
     warm: bool = False,
     ours: str = OURS,
-    budget_s: float = BUDGET_S,
+    budget_s: float | None = None,
     seed: int = 0,
+    end_to_end: bool = False,
+    keep_going: bool = False,
 ) -> dict[str, Any]:
     """Time each problem in every library.
 
     {"results": [{"problem", "ours": {"median_s", "ci_s", ...}, "peers": {name: {"median_s", "ratio", "ratio_ci",
     ...}}, "busy"}], "geomean": {name: ratio}, ...}; ratio = peer time / our time, above 1 we are faster; intervals
     hold with 99 %. `warm` leaves the caches as the last call left them. `ours` may name another own way of calling,
-    or a peer: against itself it is the A/A control of this very comparison.
+    or a peer: against itself it is the A/A control of this very comparison. `end_to_end`: on a device, also what
+    comes before the first result, as "first" of each library. `keep_going`: a library that fails at a problem gets an
+    "error" there, and so does a problem at which we fail.
 
-    Raises PeerError for a library that is unknown, not installed, fails, or computes something else; DeviceError for
-    anything but a CPU.
+    Raises PeerError for a library that is unknown, not installed, fails, or computes something else.
     """
     against = tuple(dict.fromkeys(against))
-    if device.backend != "cpu":
-        raise DeviceError(f"device {str(device)!r}: bench times the cpu only")
     if rounds is not None and rounds < 3:
         raise ProblemError(f"rounds {rounds}: want at least 3, fewer give no interval")
     for problem in problems:
-        check(problem, against)
-    how = _How(int(device.threads), 0 if warm else cold_bytes(device), rounds, budget_s, seed)
-    results = [_bench_one(problem, against, ours, how) for problem in problems]
+        check(problem, against, device.backend)
+    if device.backend != "cpu":
+        from .device_bench import bench_device
+
+        how = How(1, 0, rounds, budget_s or BUDGET_DEVICE_S, seed)
+        found = bench_device(problems, against, ours, device, how, warm=warm, cold=end_to_end, keep_going=keep_going)
+    else:
+        if end_to_end:
+            raise ProblemError("--end-to-end: only on a device, where compiling, loading and transfers come first")
+        how = How(int(device.threads), 0 if warm else cold_bytes(device), rounds, budget_s or BUDGET_S, seed)
+        rows = [_bench_one(problem, against, ours, how) for problem in problems]
+        found = {"results": rows, "threads": how.threads, "policy": POLICY}
     return {
-        "results": results,
-        "geomean": {name: geometric_mean([row["peers"][name]["ratio"] for row in results]) for name in against},
+        **found,
+        "geomean": {name: geometric_mean(_ratios(found["results"], name)) for name in against},
         "device": device.key,
-        "threads": how.threads,
+        "device_name": device.name,
         "cache": "warm" if warm else "cold",
-        "policy": POLICY,
     }
 
 
-class _How(NamedTuple):
+def _ratios(results: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Of a library at the problems where both it and we could be timed."""
+    peers = [row.get("peers", {}).get(name, {}) for row in results]
+    return [peer["ratio"] for peer in peers if "ratio" in peer]
+
+
+class How(NamedTuple):
     threads: int
     flush_bytes: int
     rounds: int | None
     budget_s: float
     seed: int
+    launches: int = 0  # on a device: calls of a graph, each sample is a replay of it
 
 
-def _bench_one(problem: Problem, against: Sequence[str], ours: str, how: _How) -> dict[str, Any]:
+def _bench_one(problem: Problem, against: Sequence[str], ours: str, how: How) -> dict[str, Any]:
     from .host import Child
 
     environment: dict[str, str | None] = {name: str(how.threads) for name in THREAD_VARIABLES}
     environment |= dict.fromkeys(HANDICAPS)
-    libraries = {_US: ours, **{name: name for name in against}}
+    libraries = {US: ours, **{name: name for name in against}}
     with ExitStack() as stack:
         children = {
             key: stack.enter_context(Child(name, problem, environment, how.threads, how.seed))
@@ -176,12 +145,19 @@ def _bench_one(problem: Problem, against: Sequence[str], ours: str, how: _How) -
         }
         told = {key: child.prepare() for key, child in children.items()}
         for name in against:
-            _agree(problem, ours, told[_US]["check"], name, told[name]["check"])
-        turns = _Turns(children, how)
+            agree(problem, ours, told[US]["check"], name, told[name]["check"])
+        turns = Turns(children, how)
         turns.play()
+    return row_of(problem, ours, against, told, turns)
+
+
+def row_of(
+    problem: Problem, ours: str, against: Sequence[str], told: Mapping[str, Mapping[str, Any]], turns: Turns
+) -> dict[str, Any]:
+    """What is known of a problem once its turns are over; `told` is what each process said when it was prepared."""
     return {
         "problem": problem.key,
-        "ours": {**turns.median(_US), "called": ours, **told[_US]["details"]},
+        "ours": {**turns.median(US), "called": ours, **told[US]["details"]},
         "peers": {
             name: {**turns.median(name), **turns.ratio(name), "library": told[name]["library"]} for name in against
         },
@@ -189,19 +165,10 @@ def _bench_one(problem: Problem, against: Sequence[str], ours: str, how: _How) -
     }
 
 
-def _agree(problem: Problem, ours: str, our: Sequence[float], name: str, their: Sequence[float]) -> None:
-    """Both computed the same, seen through a random projection."""
-    scale = max((abs(x) for x in our), default=0.0)
-    off = [abs(x - y) for x, y in zip(our, their, strict=True)]
-    if not all(error <= AGREE * scale for error in off):  # false for NaN
-        worst = next((error for error in off if not isfinite(error)), max(off))
-        raise PeerError(f"peer {name!r} computes something else than {ours} for {problem.key}: off by {worst:.2g}")
-
-
-class _Turns:
+class Turns:
     """The samples of every process, by round."""
 
-    def __init__(self, children: Mapping[str, Child], how: _How):
+    def __init__(self, children: Mapping[str, Child], how: How):
         self.children, self.how = children, how
         self.times: dict[str, list[float]] = {name: [] for name in children}
         self.clean: dict[str, list[bool]] = {name: [] for name in children}
@@ -214,12 +181,12 @@ class _Turns:
             child.turn(1, 1, how.flush_bytes)
             samples, seconds = child.turn(1, 1, how.flush_bytes)
             pace[name], cost = samples[0].seconds, cost + seconds
-        longest = max(pace.values())
+        longest = max(pace.values()) * max(1, how.launches)
         repeat = max(1, min(MOST_SAMPLES, ceil(TURN_S / longest)))
         cost += (repeat - 1) * len(pace) * (longest + cost / len(pace))
         least, most = ROUNDS
         rounds = how.rounds or max(least, min(most, int(how.budget_s / cost)))
-        inner = {name: 1 if how.flush_bytes else max(1, ceil(INNER_S / s)) for name, s in pace.items()}
+        inner = {name: 1 if how.flush_bytes or how.launches else max(1, ceil(INNER_S / s)) for name, s in pace.items()}
         rng = random.Random(how.seed)
         for _ in range(rounds):
             order = list(self.children)
@@ -242,7 +209,7 @@ class _Turns:
 
     def ratio(self, peer: str) -> dict[str, Any]:
         """Peer time / our time over the rounds; those in which both were clean, when these are at least half."""
-        both = list(zip(self.times[peer], self.times[_US], self.clean[peer], self.clean[_US], strict=True))
+        both = list(zip(self.times[peer], self.times[US], self.clean[peer], self.clean[US], strict=True))
         kept = [row for row in both if row[2] and row[3]]
         used = kept if 2 * len(kept) >= len(both) else both
         centre, low, high = shift_interval([log(a / b) for a, b, _, _ in used], 1 - CONFIDENCE)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..problem import Problem
-    from .bench import Ready
+    from .peer import Ready
 
 SHORT_S = 0.05  # a call that takes less runs untimed at the start of a turn, to wake threads:
 WAKING_S = 0.002  # so long when the caches stay warm, once when they are emptied anyway
@@ -28,14 +28,27 @@ def main(settings: Mapping[str, Any]) -> None:
     from ..errors import KernsearchError
 
     with os.fdopen(settings["commands"]) as commands, os.fdopen(settings["replies"], "w") as replies:
-        serve = _Server(settings)
+        serve = _server(settings)
         for line in commands:
             try:
                 answer = serve.answer(json.loads(line))
             except (KernsearchError, ImportError, MemoryError) as error:
                 answer = {"error": str(error) or type(error).__name__}
+            except Exception as error:  # a library's own, of any kind: the host reports it, others go on
+                if settings["index"] is None:
+                    raise
+                said = str(error).strip().splitlines() or [""]
+                answer = {"error": f"{type(error).__name__}: {said[0]}"}
             replies.write(json.dumps(answer) + "\n")
             replies.flush()
+
+
+def _server(settings: Mapping[str, Any]) -> Any:
+    if settings["index"] is None:
+        return _Server(settings)
+    from .device_child import DeviceServer
+
+    return DeviceServer(settings)
 
 
 class _Server:
@@ -127,7 +140,7 @@ def _prepared(name: str, problem: Problem, threads: int, seed: int) -> tuple[Rea
     import numpy as np
 
     from .. import registry
-    from .bench import OURS, peers_of
+    from .peer import OURS, peers_of
 
     inputs, scalars = registry.op(problem.op).inputs[0].make(problem, np.random.default_rng(seed))
     inputs = {key: aligned(array) for key, array in inputs.items()}
@@ -143,7 +156,7 @@ def _ours(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[s
     import numpy as np
 
     from .. import backends, runtime
-    from .bench import Ready
+    from .peer import Ready
 
     runtime.set_threads(threads)
     plan = runtime.load_problem(problem, backends.get("cpu").device())

@@ -25,7 +25,7 @@ START = """
 import json, os, sys
 settings = json.loads(sys.argv[1])
 for name, value in settings["environment"].items():  # before anything is loaded that might load the library
-    os.unsetenv(name) if value is None else os.putenv(name, value)
+    os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 sys.path[:] = settings["path"]
 from kernsearch.peers.child import main
 main(settings)
@@ -36,15 +36,23 @@ class Child:
     """One library in a fresh process. A context manager; leaving it ends the process.
 
     environment   variables set before the library is loaded, None takes one away
+    index         of the device, for a process that works on one: see `device_child`
     """
 
     def __init__(
-        self, name: str, problem: Problem, environment: Mapping[str, str | None], threads: int, seed: int
+        self,
+        name: str,
+        problem: Problem | None,
+        environment: Mapping[str, str | None],
+        threads: int,
+        seed: int,
+        index: int | None = None,
     ) -> None:
         self.name = name
         self._settings = {
             "name": name,
-            "problem": problem.to_json(),
+            "problem": None if problem is None else problem.to_json(),
+            "index": index,
             "environment": dict(environment),
             "threads": threads,
             "seed": seed,
@@ -84,7 +92,7 @@ class Child:
 
     def prepare(self) -> dict[str, Any]:
         """Load the library and call it once: {"check": projection of the result, "library", "details"}."""
-        return self._ask({"do": "prepare"}, PREPARE_S)
+        return self.ask({"do": "prepare"})
 
     def turn(self, repeat: int, inner: int, flush_bytes: int) -> tuple[list[Sample], float]:
         """`repeat` samples of `inner` calls each, per call, and the seconds that the turn took in all."""
@@ -92,18 +100,27 @@ class Child:
         message = {"do": "turn", "repeat": repeat, "inner": inner, "flush_bytes": flush_bytes}
         samples = [
             Sample(seconds, cpu, wait, WAKE_S / inner)
-            for seconds, cpu, wait in self._ask(message, TURN_S * repeat)["samples"]
+            for seconds, cpu, wait in self.ask(message, TURN_S * repeat)["samples"]
         ]
         if not samples or any(not s.seconds > 0 for s in samples):
             raise PeerError(f"{self.name} was timed at {[s.seconds for s in samples]} s: want positive times")
         return samples, time.monotonic() - started
 
-    def _ask(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
+    def ask(self, message: dict[str, Any], timeout_s: float = PREPARE_S) -> dict[str, Any]:
+        """What the process answers. Raises PeerError when it says why it cannot, takes too long or is no more."""
+        self.tell(message)
+        return self.answer(timeout_s)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message whose `answer` is wanted later."""
         try:
             os.write(self._commands, json.dumps(message).encode() + b"\n")
         except BrokenPipeError:
             raise PeerError(self._cause()) from None
+
+    def answer(self, timeout_s: float = PREPARE_S) -> dict[str, Any]:
+        """The answer to the oldest message that has none."""
+        deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             if not select.select([self._replies], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise PeerError(f"{self.name} took more than {timeout_s:g} s")

@@ -20,9 +20,13 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Progress:
-    """Listens to a tuning run. `quiet` sends nothing to standard output, and everything to standard error."""
+    """Listens to a tuning run. `quiet` sends nothing to standard output, and everything to standard error.
 
-    def __init__(self, *, quiet: bool):
+    title   what stands before every line, like which problem of how many this is
+    """
+
+    def __init__(self, *, quiet: bool, title: str = ""):
+        self._before = f"[{title}] " if title else ""
         self._err = quiet
         stream = sys.stderr if quiet else sys.stdout
         self._terminal = stream.isatty()
@@ -48,11 +52,11 @@ class Progress:
     def on(self, event: Event) -> None:
         """Show an event: `note` is said once and stays, `step` is the moving line."""
         if event.kind == "note":
-            self._say(event.text)
+            self._say(self._before + event.text)
             if self._live is not None:
                 self._live.update("")  # what it said, such as the time left, may be over
             return
-        line = _line(event)
+        line = self._before + _line(event)
         if self._live is not None:
             from rich.text import Text
 

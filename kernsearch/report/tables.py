@@ -41,18 +41,67 @@ _HITS = {"nearest": "by the record of a near shape", "default": "by a shipped de
 
 
 def print_bench(results: dict[str, Any]) -> None:
+    """One table a problem."""
+    where = f"{results['threads']} threads" if "threads" in results else results["device_name"]
     for row in results["results"]:
         ours = row["ours"]
-        click.echo(f"{row['problem']}, {results['threads']} threads, {results['cache']} caches")
-        how = f"{ours['variant']}, {_HITS.get(ours['hit'], ours['hit'] + ' record')}"
-        cells = [("kernsearch", duration(ours["median_s"]), "1", "", how)]
+        click.echo(f"{row['problem']}, {where}, {results['cache']} caches")
+        cells = [("kernsearch", duration(ours["median_s"]), "1", "", _how(ours))]
         cells += [
             (name, duration(peer["median_s"]), f"{peer['ratio']:.3f}", interval(*peer["ratio_ci"]), peer["library"])
             for name, peer in sorted(row["peers"].items())
         ]
         table(("library", "median", "of our time", "99 %", ""), cells)
+        _print_first(row)
         if row["busy"]:
             click.echo("the machine was busy while measuring; times are less sure than they look")
     if len(results["results"]) > 1:
-        for name, ratio in sorted(results["geomean"].items()):
-            click.echo(f"geometric mean: {name} takes {ratio:.3f} times our time")
+        _print_means(results)
+
+
+def print_comparison(results: dict[str, Any]) -> None:
+    """One table of many problems: our time, and how many times that each library takes."""
+    where = f"{results['threads']} threads" if "threads" in results else results["device_name"]
+    names = sorted({name for row in results["results"] for name in row["peers"]})
+    click.echo(f"{where}, {results['cache']} caches; times of libraries by ours")
+    rows = []
+    for row in results["results"]:
+        ours = row.get("ours")
+        cells = [
+            f"{row['peers'][name]['ratio']:.3f}" if "ratio" in row["peers"].get(name, {}) else "-" for name in names
+        ]
+        time = duration(ours["median_s"]) if ours else "-"
+        rows.append((row["problem"], time, *cells, _how(ours) if ours else row["error"]))
+    table(("problem", "ours", *names, ""), rows)
+    for row in results["results"]:
+        for name, peer in sorted(row["peers"].items()):
+            if "error" in peer:
+                click.echo(f"{row['problem']}: {name}: {peer['error']}")
+    if any(row.get("busy") for row in results["results"]):
+        click.echo("the machine was busy while measuring; times are less sure than they look")
+    _print_means(results)
+
+
+def _how(ours: dict[str, Any]) -> str:
+    if "variant" not in ours:
+        return str(ours["called"])
+    return f"{ours['variant']}, {_HITS.get(ours['hit'], ours['hit'] + ' record')}"
+
+
+def _print_means(results: dict[str, Any]) -> None:
+    for name, ratio in sorted(results["geomean"].items()):
+        if ratio == ratio:  # NaN: the library could nowhere be timed
+            count = sum("ratio" in row["peers"].get(name, {}) for row in results["results"])
+            click.echo(f"geometric mean of {count}: {name} takes {ratio:.3f} times our time")
+
+
+def _print_first(row: dict[str, Any]) -> None:
+    """What came before the first result, a row each, where it was measured."""
+    first = {"kernsearch": row["ours"].get("first")}
+    first |= {name: peer.get("first") for name, peer in sorted(row["peers"].items())}
+    steps = list(dict.fromkeys(step for taken in first.values() for step in taken or ()))
+    if steps:
+        cells = [
+            [duration(taken[step]) if taken and step in taken else "-" for taken in first.values()] for step in steps
+        ]
+        table(("before the first result", *first), [(step, *each) for step, each in zip(steps, cells, strict=True)])
