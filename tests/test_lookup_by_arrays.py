@@ -10,7 +10,8 @@ import pytest
 from kernsearch import backends, registry
 from kernsearch.errors import CacheError
 from kernsearch.launch import ArrayView
-from kernsearch.records import Record, Store
+from kernsearch.records import Record
+from kernsearch.records.lookup import Store
 from kernsearch.records.packing import pack
 
 DEVICE = backends.resolve("cpu")[1]
