@@ -1,6 +1,6 @@
 """What programs mean: NumPy in float64. The ground truth for rules and for the correctness gate.
 
-Functions that carry a policy for masked rows are named apart from plain arithmetic: `shift`, `normalize` and `weigh`.
+Arrays of a device library that follows NumPy are taken too, and give such arrays. Functions that carry a policy for masked rows are named apart from plain arithmetic: `shift`, `normalize` and `weigh`.
 Plain `sub`, `div` and `mul` keep their IEEE meaning.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .. import sizes as expressions
+from ..namespace import namespace, widened
 from ..program import Program
 from ..program.body import Body, children, factors, is_leaf
 from ..program.value import Axes, Field, Node
@@ -22,6 +24,8 @@ _CHUNK = 1 << 16
 
 
 def _erf(x: Array) -> Array:
+    if (xp := namespace(x)) is not np:
+        return xp.ElementwiseKernel("float64 x", "float64 y", "y = erf(x)", "kernsearch_erf")(x)
     out = np.empty(x.shape)
     flat, result = np.ascontiguousarray(x).reshape(-1), out.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
@@ -32,17 +36,19 @@ def _erf(x: Array) -> Array:
 
 def shift(x: Array, m: Array) -> Array:
     """x - m; -inf where x is -inf, whatever m is (a row that is masked all over has m = -inf)."""
-    return np.where(np.isneginf(x), -np.inf, x - m)
+    xp = namespace(x, m)
+    return xp.where(xp.isneginf(x), -np.inf, x - m)
 
 
 def normalize(x: Array, total: Array) -> Array:
     """x / total; 0 where total is 0 (a row that is masked all over)."""
-    return np.where(total == 0, 0.0, x / np.where(total == 0, 1.0, total))
+    xp = namespace(total)
+    return xp.where(total == 0, 0.0, x / xp.where(total == 0, 1.0, total))
 
 
 def weigh(w: Array, x: Array) -> Array:
     """w * x; 0 where w is 0, whatever x is (beta = 0 does not look at C)."""
-    return np.where(w == 0, 0.0, w * x)
+    return namespace(w).where(w == 0, 0.0, w * x)
 
 
 def gelu(x: Array) -> Array:
@@ -86,7 +92,6 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 }
 WHOLE = frozenset({"add", "sub", "mul", "max", "neg", "weigh", "relu", "mask"})  # whole numbers give whole numbers
 IDENTITY = {"sum": 0.0, "max": -math.inf}
-_REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max}
 
 
 def keeps_whole(program: Program) -> bool:
@@ -106,14 +111,14 @@ def interpret(
     `inputs` are arrays by name, in the order of each input's axes (the caller's order); `sizes` gives size letters and
     the symbols of slab axes; `scalars` the run-time scalars. Values are dropped after their last use.
     """
-    run = _Run(program, sizes, scalars or {})
+    run = _Run(program, sizes, scalars or {}, namespace(*inputs.values()))
     last = {use.node: name for name in program.order for use in program.nodes[name].args}
     kept = {out.node for out in program.outs}
     with np.errstate(all="ignore"):
         for name in program.order:
             node = program.nodes[name]
             if node.op == "in":
-                run.known[name, node.fields[0].name] = np.asarray(inputs[name], dtype=np.float64)
+                run.known[name, node.fields[0].name] = run.taken(inputs[name])
                 continue
             run.compute(name, node)
             for use in node.args:
@@ -135,9 +140,13 @@ class _Place:
 
 
 class _Run:
-    def __init__(self, program: Program, sizes: Mapping[str, int], scalars: Mapping[str, float]):
-        self.program, self.sizes, self.scalars = program, sizes, scalars
+    def __init__(self, program: Program, sizes: Mapping[str, int], scalars: Mapping[str, float], xp: Any):
+        self.program, self.sizes, self.scalars, self.xp = program, sizes, scalars, xp
         self.known: dict[tuple[str, str], Array] = {}
+
+    def taken(self, array: Any) -> Array:
+        """An input in float64."""
+        return np.asarray(array, dtype=np.float64) if self.xp is np else widened(array, np.float64)
 
     def compute(self, name: str, node: Node) -> None:
         for field in node.fields:
@@ -154,7 +163,7 @@ class _Run:
         for s in range(count):
             window = range(min(s * width, extent), min((s + 1) * width, extent))
             parts.append(self._field(name, node, whole, {axis: window}, (slab, s)))
-        stacked = np.stack(parts)
+        stacked = self.xp.stack(parts)
         return self._to_order(stacked, (slab, *whole.axes), field.axes)
 
     def _field(
@@ -182,11 +191,18 @@ class _Run:
             return product
 
         shape = [len(window[a]) if a in window else self.program.extent(a, self.sizes) for a in axes]
-        value = np.broadcast_to(self._evaluate(body, _Place(name, node, axes, reads, window, slab)), shape)
+        value = self.xp.broadcast_to(self._evaluate(body, _Place(name, node, axes, reads, window, slab)), shape)
         if field.monoid is None:
-            return np.array(value)
-        over = tuple(axes.index(axis) for axis in node.over)
-        return _REDUCE[field.monoid](value, axis=over, initial=IDENTITY[field.monoid])
+            return self.xp.array(value)
+        return self._reduce(field.monoid, value, tuple(axes.index(axis) for axis in node.over))
+
+    def _reduce(self, monoid: str, value: Array, over: tuple[int, ...]) -> Array:
+        function = {"sum": self.xp.sum, "max": self.xp.max}[monoid]
+        if self.xp is np:
+            return function(value, axis=over, initial=IDENTITY[monoid])
+        if all(value.shape[at] for at in over):
+            return function(value, axis=over)
+        return self.xp.full([n for at, n in enumerate(value.shape) if at not in over], IDENTITY[monoid])
 
     def _evaluate(self, body: Body, at: _Place) -> Array:
         """A body over all axes of the place. A method and not a closure: one that calls itself would keep what it has
@@ -197,17 +213,17 @@ class _Run:
             case ("field", earlier):
                 value, seen = self.known[at.name, earlier], at.node.field(earlier).axes
                 if at.slab and at.slab[0] in seen:
-                    value = np.take(value, at.slab[1], axis=seen.index(at.slab[0]))
+                    value = self.xp.take(value, at.slab[1], axis=seen.index(at.slab[0]))
                     seen = tuple(a for a in seen if a != at.slab[0])
                 return self._aligned(value, seen, at.axes)
             case ("scalar", scalar):
-                return np.asarray(self.scalars[scalar], dtype=np.float64)
+                return self.xp.asarray(self.scalars[scalar], dtype=np.float64)
             case ("const", number):
-                return np.asarray(number, dtype=np.float64)
+                return self.xp.asarray(number, dtype=np.float64)
             case ("mask", inner, q, k, off):
                 rows, columns = self._index(q, at.window, at.axes), self._index(k, at.window, at.axes)
                 seen_by = columns <= rows + expressions.evaluate(off, self.sizes)
-                return np.where(seen_by, self._evaluate(inner, at), -np.inf)
+                return self.xp.where(seen_by, self._evaluate(inner, at), -np.inf)
             case (function, *parts):
                 return FUNCTIONS[function](*(self._evaluate(part, at) for part in parts))
         raise ValueError(body)
@@ -225,11 +241,11 @@ class _Run:
         def spell(axes: Axes) -> str:
             return "".join(letters[axis] for axis in axes)
 
-        return np.einsum(f"{spell(a_axes)},{spell(b_axes)}->{spell(field.axes)}", a, b, optimize=True)
+        return self.xp.einsum(f"{spell(a_axes)},{spell(b_axes)}->{spell(field.axes)}", a, b, optimize=True)
 
     def _index(self, axis: str, window: Mapping[str, range], axes: Axes) -> Array:
         indices = np.array(window[axis]) if axis in window else np.arange(self.program.extent(axis, self.sizes))
-        return self._aligned(indices, (axis,), axes)
+        return self._aligned(self.xp.asarray(indices), (axis,), axes)
 
     @staticmethod
     def _aligned(value: Array, seen: Axes, axes: Axes) -> Array:
@@ -238,6 +254,5 @@ class _Run:
         value = value.transpose(order)
         return value.reshape([value.shape[[a for a in axes if a in seen].index(x)] if x in seen else 1 for x in axes])
 
-    @staticmethod
-    def _to_order(value: Array, have: Axes, want: Axes) -> Array:
-        return np.ascontiguousarray(value.transpose([have.index(axis) for axis in want]))
+    def _to_order(self, value: Array, have: Axes, want: Axes) -> Array:
+        return self.xp.ascontiguousarray(value.transpose([have.index(axis) for axis in want]))

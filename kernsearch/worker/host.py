@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import mmap
 import os
-import select
-import signal
-import struct
-import subprocess
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +14,12 @@ from typing import Any
 from ..device import Device
 from ..errors import DeviceError, Rejected
 from . import child
-from .arena import Arena, apart
+from .arena import Arena
+from .process import KILLED, ChildProcess, Died
 
 RUN_TIMEOUT_S = 10.0
 MEMORY_LIMIT_BYTES = 512 << 20  # private memory of the child; arrays, workspace and scratch lie in the arena
 MOST_OBJECTS = 200  # loaded objects are never unloaded; a fresh child is cheaper than a risky dlclose
-LARGEST_REPLY_BYTES = 64 << 20
-_SIGNALS = {
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGBUS: "bus error",
-    signal.SIGABRT: "abort()",
-    signal.SIGFPE: "arithmetic fault, such as a whole number divided by zero",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGKILL: "killed, perhaps for want of memory",
-}
 
 
 @dataclass(frozen=True)
@@ -59,14 +43,6 @@ class Timing:
     cpu_seconds: list[float]
     thread_seconds: list[float]
     wait_seconds: list[float]
-
-
-class _Died(Exception):
-    """The child is gone or must go; the text says why."""
-
-    def __init__(self, cause: str, limit_s: float | None = None):
-        super().__init__(cause)
-        self.limit_s = limit_s
 
 
 class Worker:
@@ -94,14 +70,11 @@ class Worker:
         self.pool = dict(pool) if pool else None
         self.arena = Arena()
         self.restarts = -1  # the first start is not one
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests = self._replies = self._life = self._pidfd = -1
+        self._process: ChildProcess | None = None
         self._objects: dict[str, tuple[int, int]] = {}
         self._streamed = 0  # bytes that the child keeps to stream through the caches: no kernel's memory
-        self._next_id = 0
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._finalizer: weakref.finalize | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -140,11 +113,9 @@ class Worker:
         """
         with self._lock:
             self._start(launches)
-            self._next_id += 1
             self.arena.reset_progress()
             threads = max((launch.threads for launch in launches), default=1)
             request = {
-                "id": self._next_id,
                 "arena_bytes": self.arena.size,
                 "repeat": repeat,
                 "flush_bytes": flush_bytes,
@@ -165,12 +136,16 @@ class Worker:
             }
             self._streamed = max(self._streamed, flush_bytes)
             limit = self.memory_limit_bytes + self._streamed
+            assert self._process is not None
+            allowed = timeout_s or self.run_timeout_s
             try:
-                self._send(request)
-                reply = self._receive(timeout_s or self.run_timeout_s, limit, poll_s)
-            except _Died as death:
+                self._process.send(request, self.run_timeout_s)
+                reply = self._process.receive(
+                    lambda: (self.arena.progress(), allowed), poll_s=poll_s, look=lambda: self._check_memory(limit)
+                )
+            except Died as death:
                 self.stop()
-                doubtful = str(death) == _SIGNALS[signal.SIGKILL]
+                doubtful = str(death) == KILLED
                 raise Rejected(str(death), gate="execution", limit_s=death.limit_s, doubtful=doubtful) from None
             except BaseException:
                 self.stop()  # interrupted: the child may be in the middle of a kernel
@@ -186,11 +161,9 @@ class Worker:
     def stop(self) -> None:
         """Kill the child; the next run starts another."""
         with self._lock:
-            if self._finalizer is not None:
-                self._finalizer()
-                self._finalizer = None
+            if self._process is not None:
+                self._process.end()
             self._process = None
-            self._requests = self._replies = self._life = self._pidfd = -1
             self._objects = {}
             self._streamed = 0
 
@@ -211,46 +184,16 @@ class Worker:
                 raise Rejected(f"cannot be loaded: {error.strerror}", gate="execution") from None
             identities[path] = (stat.st_ino, stat.st_mtime_ns)
         changed = any(self._objects.get(path, identity) != identity for path, identity in identities.items())
-        if self._process is not None and (changed or len(self._objects) > MOST_OBJECTS or self._gone()):
+        if self._process is not None and (changed or len(self._objects) > MOST_OBJECTS or self._process.gone()):
             self.stop()
         self._objects.update(identities)
         if self._process is not None:
             return
-        requests_read, self._requests = map(apart, os.pipe())
-        self._replies, replies_write = map(apart, os.pipe())
-        life_read, self._life = map(apart, os.pipe())
-        settings = {
-            "requests": requests_read,
-            "replies": replies_write,
-            "life": life_read,
-            "arena": self.arena.fd,
-            "parent": os.getpid(),
-            # The signal comes when the *thread* that started the child ends, so only the main thread may ask for it.
-            "death_signal": threading.current_thread() is threading.main_thread(),
-            "memory_limit": self.memory_limit_bytes,
-        }
-        ours = [self._requests, self._replies, self._life]
-        theirs = [requests_read, replies_write, life_read]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(Path(child.__file__)), json.dumps(settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[*theirs, self.arena.fd],
-                start_new_session=True,
-            )
-        except BaseException:
-            for fd in ours:
-                os.close(fd)
-            raise
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        self._pidfd = os.pidfd_open(self._process.pid)
-        os.set_blocking(self._requests, False)
-        os.set_blocking(self._replies, False)
-        self._finalizer = weakref.finalize(self, _end, self._process, [*ours, self._pidfd], self._owner)
+        self._process = ChildProcess(
+            [sys.executable, "-I", "-S", "-B", str(Path(child.__file__))],
+            {"arena": self.arena.fd, "memory_limit": self.memory_limit_bytes},
+            keep=[self.arena.fd],
+        )
         self.restarts += 1
 
     def _pool(self, threads: int) -> dict[str, Any] | None:
@@ -263,73 +206,6 @@ class Worker:
             self.pool = pool.for_worker(max(threads, self.threads))
         return self.pool
 
-    def _gone(self) -> bool:
-        return bool(select.select([self._pidfd], [], [], 0)[0])
-
-    def _send(self, request: dict[str, Any]) -> None:
-        body = json.dumps(request).encode()
-        data = memoryview(struct.pack("<4sI", child.MAGIC, len(body)) + body)
-        deadline = time.monotonic() + self.run_timeout_s
-        while data:
-            try:
-                data = data[os.write(self._requests, data) :]
-            except BlockingIOError:
-                select.select([self._pidfd], [self._requests], [], 0.05)
-                if self._gone():
-                    raise _Died(self._cause()) from None
-                if time.monotonic() > deadline:
-                    raise _Died("the worker takes no more requests") from None
-            except BrokenPipeError:
-                raise _Died(self._cause()) from None
-
-    def _receive(self, timeout_s: float, limit: int, poll_s: float) -> dict[str, Any]:
-        """The reply to the last request. The deadline is renewed whenever another repeat is done."""
-        poll = select.poll()
-        poll.register(self._replies, select.POLLIN)
-        poll.register(self._pidfd, select.POLLIN)
-        data = b""
-        done = 0
-        deadline = time.monotonic() + timeout_s
-        while True:
-            events = dict(poll.poll(max(0.0, min(poll_s, deadline - time.monotonic())) * 1000))
-            if self._replies in events:
-                try:
-                    part = os.read(self._replies, 1 << 16)
-                except BlockingIOError:
-                    part = None
-                if part == b"":
-                    raise _Died(self._cause(closed=True))
-                data += part or b""
-                if (reply := self._decode(data)) is not None:
-                    self._check_memory(limit)
-                    return reply
-            elif self._pidfd in events:
-                raise _Died(self._cause())
-            self._check_memory(limit)
-            if time.monotonic() >= deadline:
-                if (now := self.arena.progress()) <= done:
-                    raise _Died(f"still running after {timeout_s:g} s", limit_s=timeout_s)
-                done, deadline = now, time.monotonic() + timeout_s
-
-    def _decode(self, data: bytes) -> dict[str, Any] | None:
-        """A whole reply, None when more must come; anything that the child would not write is a crash."""
-        if not data.startswith(child.MAGIC[: len(data)]):
-            raise _Died("wrote into the worker's pipe")
-        if len(data) < 8:
-            return None
-        length = struct.unpack("<I", data[4:8])[0]
-        if length > LARGEST_REPLY_BYTES or len(data) > 8 + length:
-            raise _Died("wrote into the worker's pipe")
-        if len(data) < 8 + length:
-            return None
-        try:
-            reply = json.loads(data[8:])
-        except ValueError:
-            reply = None
-        if not isinstance(reply, dict) or reply.get("id") != self._next_id:
-            raise _Died("wrote into the worker's pipe")
-        return reply
-
     def _check_memory(self, limit: int) -> None:
         try:
             with open(f"/proc/{self._process.pid if self._process else 0}/statm", "rb", buffering=0) as file:
@@ -337,38 +213,8 @@ class Worker:
         except OSError:
             return  # it has just ended; the next look at the pidfd says how
         if len(fields) > 2 and (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE > limit:
-            raise _Died(f"used more than {limit >> 20} MB of memory")
-
-    def _cause(self, closed: bool = False) -> str:
-        """Why the child is no more."""
-        assert self._process is not None
-        try:
-            code = self._process.wait(0.2 if closed else 1.0)
-        except subprocess.TimeoutExpired:
-            return "closed file descriptors that are not its own"
-        if code < 0:
-            try:
-                known = signal.Signals(-code)
-            except ValueError:
-                return f"killed by signal {-code}"
-            return _SIGNALS.get(known, f"killed by {known.name}")
-        if code == child.LOST_PIPE:
-            return "closed file descriptors that are not its own"
-        return f"ended the process: exit({code})"
+            raise Died(f"used more than {limit >> 20} MB of memory")
 
 
 def _seconds(reply: Mapping[str, Any], key: str) -> list[float]:
     return [ns * 1e-9 for ns in reply[key]]
-
-
-def _end(process: subprocess.Popen[bytes], fds: Sequence[int], owner: int) -> None:
-    """Kill the child's whole session, close our ends. In a fork of the owner only the descriptors are closed."""
-    if os.getpid() == owner:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-        process.wait()
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
