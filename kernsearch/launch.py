@@ -8,7 +8,7 @@ result may be kept for as long as shapes, strides, that remainder and the thread
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from .errors import KernsearchError, ProblemError
@@ -51,10 +51,12 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Call:
-    """A plan resolved for one set of shapes and strides; `workspace` is bytes by buffer name."""
+    """A plan resolved for one set of shapes and strides; `workspace` is bytes by buffer name, `names` what expressions
+    see: those of launches and maps are evaluated by the backend that has them."""
 
     kernels: tuple[Resolved, ...]
     workspace: dict[str, int]
+    names: dict[str, int] = field(default_factory=dict)
 
     @property
     def workspace_bytes(self) -> int:
@@ -145,7 +147,7 @@ def resolve(
         )
         for kernel in plan.kernels
     )
-    return Call(kernels, {b.name: buffer_bytes(b, known) for b in plan.workspace})
+    return Call(kernels, {b.name: buffer_bytes(b, known) for b in plan.workspace}, known)
 
 
 def call_at(plan: Plan, shape: tuple[int, ...], threads: int) -> tuple[Call, dict[str, int]]:

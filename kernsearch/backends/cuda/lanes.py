@@ -54,9 +54,9 @@ def _compute(view: View, expr: Expr, group: str) -> Iterator[str]:
     wanted: dict[Expr, list[tuple[str, ...]]] = {}
     for load, weights in _loads(expr):
         wanted.setdefault(load, []).append(weights)
-    names = {}
+    names: dict[tuple[str, tuple[str, ...]], str] = {}
     for load, reasons in wanted.items():
-        names[load[1:]] = name = f"l{len(names)}"
+        names[load[1], load[2]] = name = f"l{len(names)}"
         step = view.step(load[1], load[2], view.group_axis(group))
         fetch = f"ks_fetch<V>({view.address(load[1], load[2])}, {step}, count, {name});"
         why = [" || ".join(_is_zero(scalar) for scalar in weights) for weights in reasons]

@@ -1,0 +1,172 @@
+"""Launching a plan's kernels, with as little Python as possible each time.
+
+A `Launcher` belongs to one thread and one set of shapes and strides: launch configurations, sizes and tensor maps are
+made once, and a call writes addresses and goes. Nothing here allocates, waits or looks at memory, so a call can be
+captured into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from ...device import Device
+from ...errors import DeviceError, Rejected
+from ...launch import SCRATCH, Call
+from ...plan import Launch, Plan
+from ...sizes import evaluate
+from . import driver
+from .arguments import Arguments
+from .modules import Module
+
+ALIGNMENT = 256  # of each value between kernels, and of scratch
+MOST_GRID = (2**31 - 1, 65535, 65535)  # blocks
+MOST_THREADS = 1024
+HAS_OVERLAP = 9  # compute capability from which a launch may begin before the one before it has ended
+
+
+def workspace_bytes(call: Call) -> int:
+    """Bytes of workspace that a call needs, wherever they begin; 0 when it needs none."""
+    end = _offsets(call)[1] + max((k.scratch_bytes for k in call.kernels), default=0)
+    return end + ALIGNMENT if end else 0
+
+
+def _offsets(call: Call) -> tuple[dict[str, int], int]:
+    """Where each value between kernels begins in the workspace, and where they end: scratch begins there."""
+    offsets, end = {}, 0
+    for name, size in call.workspace.items():
+        offsets[name], end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+class Launcher:
+    """Runs a plan for fixed shapes and strides. Not to be shared between threads.
+
+    modules  one for each kernel of the plan, loaded on the device; they must stay loaded
+    Raises Rejected for a launch that no device of this kind takes, and DriverError.
+    """
+
+    def __init__(self, plan: Plan, call: Call, modules: Sequence[Module], device: Device):
+        self.workspace_bytes = workspace_bytes(call)
+        self._context = modules[0].context
+        operands = {operand.name: i for i, operand in enumerate(plan.operands)}
+        scalars = {name: i for i, name in enumerate(plan.scalars)}
+        offsets, end = _offsets(call)
+        offsets[SCRATCH] = end
+        self._library = driver.library()
+        self._launch = self._library.cuLaunchKernelEx
+        self._alive: list[Any] = []  # what launches point into
+        self._launches: list[tuple[int, int, int]] = []  # configuration, function, parameters
+        self._configs: list[driver.LaunchConfig] = []
+        self._entries: list[str] = []
+        self._bound: list[tuple[Arguments, tuple[tuple[bool, int], ...], tuple[int, ...]]] = []
+        for resolved, module in zip(call.kernels, modules, strict=True):
+            arguments = Arguments(resolved, call.names)
+            where = tuple((name in operands, operands.get(name, offsets.get(name, 0))) for name in resolved.buffers)
+            self._bound.append((arguments, where, tuple(scalars[name] for name in resolved.kernel.scalars)))
+            parameters = (ctypes.c_void_p * 1)(arguments.address)
+            self._alive += [arguments, parameters, module]
+            for launch in resolved.kernel.launches:
+                self._add(launch, call.names, module, ctypes.addressof(parameters), device)
+        self._now = ctypes.c_void_p()
+        self._now_at = ctypes.byref(self._now)
+        self._last: tuple[Any, ...] = ()
+        self._stream = 0
+
+    def _add(self, launch: Launch, names: dict[str, int], module: Module, parameters: int, device: Device) -> None:
+        grid = tuple(evaluate(text, names) for text in launch.grid)
+        block, shared = evaluate(launch.block, names), evaluate(launch.shared, names)
+        if refusal := geometry_refusal(grid, block, shared, launch.cluster, device):
+            raise Rejected(f"{launch.entry}: {refusal}", gate="execution")
+        if min(grid) == 0:
+            return
+        blocks = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+        function = module.function(launch.entry, shared=shared, cluster=blocks)
+        attributes = (driver.LaunchAttribute * 2)()
+        count = 0
+        if blocks > 1:
+            attributes[count].id = driver.CLUSTER_DIMENSION
+            attributes[count].words[0:3] = launch.cluster
+            count += 1
+        if launch.overlap and self._launches and device.cc_major >= HAS_OVERLAP:
+            attributes[count].id = driver.PROGRAMMATIC_SERIALIZATION
+            attributes[count].words[0] = 1
+            count += 1
+        config = driver.LaunchConfig(
+            grid=(ctypes.c_uint32 * 3)(*grid),
+            block=(ctypes.c_uint32 * 3)(block, 1, 1),
+            shared=shared,
+            attributes=ctypes.addressof(attributes) if count else None,
+            count=count,
+        )
+        self._alive += [attributes, config]
+        self._configs.append(config)
+        self._entries.append(launch.entry)
+        self._launches.append((ctypes.addressof(config), function, parameters))
+
+    def run(self, addresses: Sequence[int], scalars: tuple[float, ...], stream: int = 0, workspace: int = 0) -> None:
+        """Launch on a stream, on arrays at these device addresses, in the order of the plan's operands; scalars in that
+        of `plan.scalars`; `workspace` is the address of `workspace_bytes` bytes that this call alone uses.
+
+        Returns before the kernels have run. Raises DriverError when the driver refuses.
+        """
+        key = (workspace, *addresses)
+        if key != self._last:
+            self._last = ()
+            self._place(addresses, workspace)
+            self._last = key
+        for arguments, _, which in self._bound:
+            if which:
+                arguments.set_scalars([scalars[i] for i in which])
+        if stream != self._stream:
+            for config in self._configs:
+                config.stream = stream
+            self._stream = stream
+        self._library.cuCtxGetCurrent(self._now_at)
+        if self._now.value != self._context:
+            self._run_elsewhere()
+            return
+        launch = self._launch
+        for config_at, function, parameters in self._launches:
+            if code := launch(config_at, function, parameters, None):
+                self._fail(function, code)
+
+    def _place(self, addresses: Sequence[int], workspace: int) -> None:
+        if self.workspace_bytes and not workspace:
+            raise DeviceError(f"workspace: want the address of {self.workspace_bytes} bytes")
+        start = -(-workspace // ALIGNMENT) * ALIGNMENT
+        for arguments, where, _ in self._bound:
+            arguments.set_addresses([addresses[i] if given else start + i for given, i in where])
+
+    def _run_elsewhere(self) -> None:
+        """The calling thread has another device's context, or none."""
+        before = self._now.value
+        driver.use(self._context)
+        try:
+            for config_at, function, parameters in self._launches:
+                if code := self._launch(config_at, function, parameters, None):
+                    self._fail(function, code)
+        finally:
+            if before:
+                driver.use(before)
+
+    def _fail(self, function: int, code: int) -> None:
+        entry = next(e for e, launch in zip(self._entries, self._launches, strict=True) if launch[1] == function)
+        driver.check(f"launch of {entry}", code)
+
+
+def geometry_refusal(
+    grid: Sequence[int], block: int, shared: int, cluster: Sequence[int], device: Device
+) -> str | None:
+    """Why a device takes no such launch, or None. A grid of no blocks is taken: nothing is launched."""
+    for axis, count, most, across in zip("xyz", grid, MOST_GRID, cluster, strict=True):
+        if not 0 <= count <= most:
+            return f"a grid of {count} blocks along {axis}, want at most {most}"
+        if count % across:
+            return f"a grid of {count} blocks along {axis} is not a whole number of clusters of {across}"
+    if not 1 <= block <= MOST_THREADS:
+        return f"a block of {block} threads, want at most {MOST_THREADS}"
+    if shared > device.shared_block_bytes:
+        return f"a block takes {shared} bytes of shared memory, want at most {device.shared_block_bytes}"
+    return None
