@@ -159,7 +159,13 @@ def row_of(
         "problem": problem.key,
         "ours": {**turns.median(US), "called": ours, **told[US]["details"]},
         "peers": {
-            name: {**turns.median(name), **turns.ratio(name), "library": told[name]["library"]} for name in against
+            name: {
+                **turns.median(name),
+                **turns.ratio(name),
+                "library": told[name]["library"],
+                "details": told[name]["details"],
+            }
+            for name in against
         },
         "busy": turns.busy,
     }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .peer import DEFAULT, OURS, Copy, OnDevice, peers_of
+from .peer import DEFAULT, OURS, Copy, OnDevice, as_float, peers_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,9 +60,8 @@ class DeviceServer:
             self.graphs = KINDS[kind](self.index)
             self.graphs.synchronize()
         starting = time.perf_counter() - started
-        self.inputs, self.scalars = (
-            registry.op(self.problem.op).inputs[0].make(self.problem, np.random.default_rng(self.seed))
-        )
+        made = registry.op(self.problem.op).inputs[0].make(self.problem, np.random.default_rng(self.seed))
+        self.inputs, self.scalars = made[0], dict.fromkeys(made[1], 1.0)
         return {"first": {"library and context": starting}}
 
     def prepare(self, *, cold: bool) -> dict[str, Any]:
@@ -160,14 +159,14 @@ def _ours(
     clock.start()
     plan.functions()
     clock.stop("module load" if cold else "load")
-    xp, operands = arrays.xp(), plan.plan.operands
+    operands = plan.plan.operands
     named = {key: value for key, value in scalars.items() if plan.plan.scalars.get(key, value) != value}
     (output,) = (operand for operand in operands if operand.role == "output")
 
     def copy() -> Copy:
         given = [arrays.from_host(inputs[o.name]) for o in operands if o.role == "input"]
         out = arrays.empty(plan.shapes[output.name], output.dtype)
-        return Copy(lambda: plan(*given, out=out, **named), lambda: xp.asnumpy(out.astype("float32")))
+        return Copy(lambda: plan(*given, out=out, **named), lambda: as_float(arrays.to_host(out)))
 
     details = {"hit": plan.hit, "variant": plan.record.variant, "config": dict(plan.record.config)}
     return OnDevice(copy, details)

@@ -42,6 +42,11 @@ class Copy(NamedTuple):
     fetch: Callable[[], np.ndarray]
 
 
+def as_float(array: np.ndarray) -> np.ndarray:
+    """float32, or float64 as it is."""
+    return array if array.itemsize > 4 else array.astype("float32")
+
+
 class OnDevice(NamedTuple):
     """A problem prepared in a library on a device.
 

@@ -77,6 +77,10 @@ class Store:
             or self._default(problem, device, reasons, arrays)
         )
 
+    def default(self, problem: Problem, device: Device) -> Hit:
+        """What serves a problem when there is no record. Raises CacheError when nothing does."""
+        return self._default(problem, device, [])
+
     def same_shape(self, problem: Problem, device: Device) -> Hit | None:
         """The record of this very problem that would be used, or None."""
         return self._same_shape(problem, device, "compatible", [])
@@ -185,7 +189,9 @@ class Store:
                 ):
                     yield distance(sizes, problem.shape), place, path
 
-    def _default(self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None) -> Hit:
+    def _default(
+        self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None = None
+    ) -> Hit:
         """The shipped default of the nearest shape for this architecture, else for any."""
         looked = len(reasons)
         for arch in (device.arch, "any"):

@@ -233,6 +233,11 @@ def load_problem(problem: Problem, device: Device, policy: str = "compatible") -
     return found
 
 
+def load_default(problem: Problem, device: Device) -> CallPlan:
+    """The plan of the default candidate, whatever records there are. Raises CacheError when there is none."""
+    return _kind(device)(problem, device, lookup.store().default(problem, device), "compatible")
+
+
 def _kind(device: Device) -> type[CallPlan]:
     """The class of plans for arrays where a device's kernels want them."""
     if backends.get(device.backend).host_memory:
