@@ -25,7 +25,7 @@ from kernsearch.plan import KernelPlan
 from kernsearch.sizes import evaluate
 
 HERE = Path(__file__).parent
-STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh")  # headers that cuda_on_host.h takes the place of
+STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh", "mma.cuh")  # headers that cuda_on_host.h takes the place of
 _FOLDER = Path(tempfile.mkdtemp(prefix="host-cuda-"))
 _RUN = """
 static const ks_args *host_arguments;
@@ -81,12 +81,12 @@ def build(plan: KernelPlan) -> ctypes.CDLL:
     text = re.sub(r"extern __shared__ (__align__\(\d+\) )?(\w+) (\w+)\[\];", _shared, text)
     text = f'#include "{HERE / "cuda_on_host.h"}"\n{text}\n{_RUN.format(entry=plan.launches[-1].entry)}'
     defines = [f"-DKS_{letter}={value}" for letter, value in plan.defines.items()]
-    name = hashlib.sha256(f"{text}{defines}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{text}{defines}{plan.flags}".encode()).hexdigest()[:16]
     source, target = _FOLDER / f"{name}.cpp", _FOLDER / f"{name}.so"
     if target.exists():
         return ctypes.CDLL(str(target))
     source.write_text(text)
-    command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{HERE}", f"-I{include}", *defines]
+    command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{HERE}", f"-I{include}", *defines, *plan.flags]
     done = subprocess.run([*command, "-o", str(target), str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(target))

@@ -125,3 +125,5 @@ static void ks_copy_wait() {
         f.groups.pop_front();
     }
 }
+
+#include "warps_on_host.h"
