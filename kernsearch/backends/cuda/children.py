@@ -111,6 +111,7 @@ def close() -> None:
 class _Child:
     def __init__(self) -> None:
         self.uses = 0
+        self.busy = False
         # Its own session, so that Ctrl-C reaches this process alone. -P: the folder of the script is not on its path.
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(_SCRIPT)],
@@ -136,6 +137,13 @@ class _Child:
         begin = time.monotonic()
         deadline = begin + timeout_s
         self.uses += 1
+        self.busy = True
+        try:
+            return self._ask(request, begin, deadline)
+        finally:
+            self.busy = False
+
+    def _ask(self, request: Mapping[str, Any], begin: float, deadline: float) -> Answer:
         line = None
         with contextlib.suppress(BrokenPipeError, ValueError):
             assert self.process.stdin is not None

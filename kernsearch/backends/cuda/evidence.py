@@ -117,7 +117,7 @@ def first_error(log: str, status: int) -> str:
 def _parts(log: str) -> Iterator[tuple[str, str]]:
     """The entries of a log and what is said of each."""
     begins = list(_ENTRY.finditer(log))
-    ends = [match.start() for match in begins[1:]] + [len(log)]
+    ends = [*(match.start() for match in begins), len(log)][1:]
     for match, end in zip(begins, ends, strict=True):
         yield match[1], log[match.end() : end]
 
