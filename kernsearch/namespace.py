@@ -25,7 +25,7 @@ def widened(array: Any, dtype: Any = None) -> Any:
     Device libraries need not know bfloat16 for this: it is the upper half of a float32.
     """
     if array.dtype.kind != "f":
-        if isinstance(array, np.ndarray) or array.dtype.itemsize != 2:
+        if namespace(array) is np or array.dtype.itemsize != 2:
             array = array.astype(np.float32)
         else:
             array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

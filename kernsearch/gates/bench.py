@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,13 @@ from ..device import Device
 from ..errors import Rejected, SpaceError
 from ..meaning import keeps_whole
 from ..measure.samples import cold_bytes
+from ..namespace import widened
 from ..plan import Plan
 from ..problem import Problem
 from ..space import Config, InputSet, Op
-from ..worker import Timing, Worker
+from ..worker import Timing
 from .correctness import agrees, repeats
-from .execution import execution
+from .execution import Runner, execution
 from .reference import Array, Block, Reference, operands
 from .stage import Kept, Operands, Stage
 
@@ -41,7 +43,7 @@ class Case:
 
     arrays: dict[str, Array]
     inputs: dict[str, Kept]
-    scalars: dict[str, float]
+    scalars: dict[str, float]  # of the input set
     blocks: tuple[Block, ...]
     nbytes: int
 
@@ -49,8 +51,12 @@ class Case:
 class Bench:
     """Gates and times the candidates of one problem. Holds the tuned shape's arrays in the worker's arena.
 
-    Raises SpaceError when the op's reference fails its own check on a tiny shape.
+    Raises SpaceError when the op's reference fails its own check on a tiny shape. The methods under "where it runs"
+    are what a bench on a device does in its own way.
     """
+
+    chunk = CHUNK
+    keep_cases_bytes = KEEP_CASES_BYTES
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class Bench:
         problem: Problem,
         device: Device,
         backend: Backend | None,
-        worker: Worker,
+        worker: Any,  # a Worker; a bench on a device has its own Runner
         *,
         threads: int | None = None,
         seed: int = 0,
@@ -102,17 +108,16 @@ class Bench:
     def _examine(
         self, plan: Plan, compiled: Sequence[Compiled], config: Config, thorough: bool, timeout_s: float | None
     ) -> dict[str, int | float | bool]:
-        shapes = self.op.edges(self.problem, config)
+        shapes = self.op.edges(self.problem, self._config(config))
         runs = skipped = 0
         worst = 0.0
         for index, shape in enumerate(shapes):
             last = index == len(shapes) - 1
-            pad, shift = (0, 0) if last else PITCHES[index % len(PITCHES)]
-            threads = self.threads if last or index % 3 else 1 + index % 2 * 2
-            sets = self.op.inputs if prod(shape) <= LARGE_EDGE else self.op.inputs[:SETS_OF_LARGE_EDGES]
-            for inputs in sets:
+            pitch = (0, 0) if last else PITCHES[index % len(PITCHES)]
+            for inputs in self._sets(index, shape, last):
                 try:
-                    done, share = self._edge(plan, compiled, shape, inputs, pad, shift, threads, last)
+                    threads = self._threads(index, last)
+                    done, share = self._edge(plan, compiled, shape, inputs, pitch, threads, last)
                 except Rejected as refusal:
                     refusal.reason += f" (at {'x'.join(map(str, shape))}, {inputs.name})"
                     refusal.args = (refusal.reason,)
@@ -123,17 +128,14 @@ class Bench:
 
     def _edge(
         self, plan: Plan, compiled: Sequence[Compiled], shape: tuple[int, ...], inputs: InputSet,
-        pad: int, shift: int, threads: int, last: bool,
+        pitch: tuple[int, int], threads: int, last: bool,
     ) -> tuple[int, float]:  # fmt: skip
         """One input set at one awkward shape: runs done, and the largest error as a share of what is allowed."""
         case = self._case(shape, inputs)
-        start = self._operands().layout.end
-        laid = Operands(self.worker.arena, start, case.arrays, case.inputs, pad, shift)
-        try:
-            stage = Stage(laid, laid.layout.end, plan, compiled, case.scalars, threads)
-        except Rejected:
+        stage = self._awkward(case, pitch, plan, compiled, threads)
+        if stage is None:
             return 0, 0.0  # the plan does not claim such arrays
-        execution(self.worker, stage)
+        execution(self._runner(stage), stage)
         worst = self._compare(stage, case.blocks, inputs.exact and self._whole)
         again = REPEATS - 1 if last and plan.deterministic and inputs is self.op.inputs[0] else 0
         self._repeat(stage, again)
@@ -144,8 +146,8 @@ class Bench:
     ) -> dict[str, int | float | bool]:
         laid = self._operands()
         reference = self._expected()
-        stage = Stage(laid, laid.layout.end, plan, compiled, reference.scalars, self.threads)
-        timing = execution(self.worker, stage, timeout_s=timeout_s)
+        stage = self._stage(laid, plan, compiled, reference.scalars, self.threads)
+        timing = execution(self._runner(stage), stage, timeout_s=timeout_s)
         slow = self.slow_reference_flops / (1 if reference.keeps else 100)  # once, or for each candidate
         full = thorough or reference.known or self.op.flops(self.problem) <= slow
         share: float | None = None
@@ -158,7 +160,7 @@ class Bench:
         again = REPEATS - 1 if thorough and plan.deterministic else 0
         self._repeat(stage, again, timeout_s)
         if again == 0 and thorough:
-            execution(self.worker, stage, timeout_s=timeout_s)
+            execution(self._runner(stage), stage, timeout_s=timeout_s)
             self._compare(stage, reference.blocks(), exact=False)
         return {
             "error": share,
@@ -185,7 +187,7 @@ class Bench:
             for name, where in block.where.items():
                 actual = stage.operands.views[name][where]
                 origin = tuple(part.start or 0 for part in where)
-                step = max(1, CHUNK // max(1, prod(actual.shape[1:])))
+                step = max(1, self.chunk // max(1, prod(actual.shape[1:])))
                 for start in range(0, actual.shape[0], step):
                     rows = slice(start, start + step)
                     share = agrees(
@@ -202,17 +204,55 @@ class Bench:
         names = [name for name, array in stage.operands.arrays.items() if array.role == "output"]
         first = {name: Kept(stage.operands.views[name]) for name in names}
         for _ in range(times):
-            execution(self.worker, stage, timeout_s=timeout_s)
+            execution(self._runner(stage), stage, timeout_s=timeout_s)
             for name in names:
                 view = stage.operands.views[name]
                 if (at := first[name].first_change(view)) is not None:
-                    raise repeats(name, at, first[name].element(at), float(view[at]))
+                    raise repeats(name, at, first[name].element(at), float(widened(view[at])))
 
     def _sample(self, count: int) -> frozenset[int]:
         """Blocks to look at when all are too many: corners always, others by the seed."""
         rng = np.random.default_rng(self.seed)
         chosen = {0, count - 1, *map(int, rng.integers(0, count, SAMPLED_BLOCKS))}
         return frozenset(chosen)
+
+    # -- where it runs
+
+    def _config(self, config: Config) -> Config:
+        """What the op's awkward shapes may know."""
+        return config
+
+    def _sets(self, index: int, shape: tuple[int, ...], last: bool) -> Sequence[InputSet]:
+        """The input sets of one awkward shape."""
+        return self.op.inputs if prod(shape) <= LARGE_EDGE else self.op.inputs[:SETS_OF_LARGE_EDGES]
+
+    def _threads(self, index: int, last: bool) -> int:
+        return self.threads if last or index % 3 else 1 + index % 2 * 2
+
+    def _runner(self, stage: Stage) -> Runner:
+        return self.worker
+
+    def _awkward(
+        self, case: Case, pitch: tuple[int, int], plan: Plan, compiled: Sequence[Compiled], threads: int
+    ) -> Stage | None:
+        """A stage of an awkward shape, None when the plan assumes what such arrays do not give."""
+        laid = Operands(self.worker.arena, self._operands().layout.end, case.arrays, case.inputs, *pitch)
+        try:
+            return self._stage(laid, plan, compiled, case.scalars, threads)
+        except Rejected:
+            return None
+
+    def _stage(
+        self, laid: Operands, plan: Plan, compiled: Sequence[Compiled], scalars: dict[str, float], threads: int
+    ) -> Stage:
+        return Stage(laid, laid.layout.arena, laid.layout.end, plan, compiled, scalars, threads)
+
+    def _here(self, array: np.ndarray, shape: tuple[int, ...]) -> Any:
+        """An input of a problem of this shape, where its reference is computed."""
+        return array
+
+    def _make_reference(self, problem: Problem, inputs: dict[str, Any], scalars: dict[str, float]) -> Reference:
+        return Reference(self.op, problem, inputs, scalars)
 
     def _recover(self) -> None:
         """After a refusal: a new child, and arrays of the tuned shape as they were, so that nothing is inherited."""
@@ -240,7 +280,7 @@ class Bench:
 
         def run(repeat: int = 1) -> Timing:
             laid = self._operands()
-            stage = Stage(laid, laid.layout.end, plan, compiled, dict.fromkeys(plan.scalars, 1.0), self.threads)
+            stage = self._stage(laid, plan, compiled, dict.fromkeys(plan.scalars, 1.0), self.threads)
             try:
                 return self.worker.run(
                     stage.launches,
@@ -263,13 +303,11 @@ class Bench:
         """The tuned shape's arrays, laid out and filled when first needed, and again after another bench."""
         if self._tuned is None or self.worker.arena.tenant is not self._tuned:
             inputs, scalars = self._make(self.problem, self.op.inputs[0])
-            arrays = operands(self.op, self.problem)
-            self._tuned = Operands(
-                self.worker.arena, 0, arrays, {name: Kept(array) for name, array in inputs.items()}, 0, 0
-            )
+            kept = {name: Kept(self._here(array, self.problem.shape)) for name, array in inputs.items()}
+            self._tuned = Operands(self.worker.arena, 0, operands(self.op, self.problem), kept, 0, 0)
             self.worker.arena.tenant = self._tuned
             views = {name: self._tuned.views[name] for name in inputs}
-            self._reference = Reference(self.op, self.problem, views, scalars)
+            self._reference = self._make_reference(self.problem, views, scalars)
         return self._tuned
 
     def _expected(self) -> Reference:
@@ -289,14 +327,15 @@ class Bench:
             return case
         problem = self.problem.at(shape)
         made, scalars = self._make(problem, inputs)
-        reference = Reference(self.op, problem, made, scalars)
+        made = {name: self._here(array, shape) for name, array in made.items()}
+        reference = self._make_reference(problem, made, scalars)
         blocks = tuple(reference.blocks())
         held = [*made.values(), *(a for b in blocks for d in (b.expected, b.allowed) for a in d.values())]
         case = Case(
             reference.arrays, {n: Kept(a) for n, a in made.items()}, scalars, blocks, sum(a.nbytes for a in held)
         )
         self._cases[key] = case
-        while sum(c.nbytes for c in self._cases.values()) > KEEP_CASES_BYTES and len(self._cases) > 1:
+        while sum(c.nbytes for c in self._cases.values()) > self.keep_cases_bytes and len(self._cases) > 1:
             self._cases.popitem(last=False)
         return case
 

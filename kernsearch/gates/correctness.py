@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..errors import Rejected
+from ..namespace import namespace, widened
 from ..worker.arena import OUTSIDE, STALE, UNWRITTEN, pattern_bits
 
 _TOLD = {
@@ -16,9 +19,9 @@ _TOLD = {
 
 def agrees(
     name: str,
-    actual: np.ndarray,
-    expected: np.ndarray,
-    allowed: np.ndarray,
+    actual: Any,
+    expected: Any,
+    allowed: Any,
     *,
     exact: bool = False,
     origin: tuple[int, ...] = (),
@@ -31,30 +34,30 @@ def agrees(
     exact     the reference is made of whole numbers that every order of summation gives: then no error is allowed
     origin    index of actual[0, ...] in the whole output, for the message
 
-    Raises Rejected. Non-finite values are compared first, by place and sign: no NaN is ever within a bound.
+    All three are NumPy's, or all lie on one device. Raises Rejected. Non-finite values are compared first, by place and sign: no NaN is ever within a bound.
     """
-    wide = actual if actual.dtype.kind == "f" else actual.astype(np.float32)
+    xp, wide = namespace(actual), widened(actual)
     if not expected.size:
         return 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        error = np.abs(wide - expected)
+        error = xp.abs(wide - expected)
         if not exact:
             worst = (error / allowed).max()
             if worst <= 1:  # so there is no NaN
                 return float(worst)
-        stored = expected.astype(actual.dtype)  # what overflows the output's dtype is infinite there
-        finite = np.isfinite(wide) & np.isfinite(stored)
-        strange = ~finite & ~((wide == stored) | (np.isnan(wide) & np.isnan(stored)))
+        stored = _stored(expected, actual.dtype)  # what overflows the output's dtype is infinite there
+        finite = xp.isfinite(wide) & xp.isfinite(stored)
+        strange = ~finite & ~((wide == stored) | (xp.isnan(wide) & xp.isnan(stored)))
         if strange.any():
             raise Rejected(_strange(name, actual, stored, strange, origin), gate="correctness")
         error[~finite] = 0
-        if exact and (expected[finite] == np.rint(expected[finite])).all():
-            allowed = np.zeros((1,) * error.ndim)  # one rounding to the output's dtype is all that happens
-            error[finite] = np.abs(wide[finite] - stored[finite].astype(np.float64))
+        if exact and (expected[finite] == xp.rint(expected[finite])).all():
+            allowed = xp.zeros((1,) * error.ndim)  # one rounding to the output's dtype is all that happens
+            error[finite] = xp.abs(wide[finite] - stored[finite].astype(np.float64))
         over = error > allowed
         if over.any():
-            at = np.unravel_index(int(np.where(over, error, -1).argmax()), error.shape)
-            limit = float(np.broadcast_to(allowed, error.shape)[at])
+            at = np.unravel_index(int(xp.where(over, error, -1).argmax()), error.shape)
+            limit = float(xp.broadcast_to(allowed, error.shape)[at])
             raise Rejected(
                 f"{_at(name, at, origin)} is {float(wide[at]):.8g}, should be {float(expected[at]):.8g}: "
                 f"off by {float(error[at]):.2e}, allowed {limit:.2e}{_share(over)}",
@@ -63,12 +66,24 @@ def agrees(
     return 0.0
 
 
+def _stored(expected: Any, dtype: np.dtype) -> Any:
+    """Float64 numbers as rounded to a dtype; on a device they stay float64 or become float32, which hold them."""
+    if dtype.kind == "f" or isinstance(expected, np.ndarray):
+        return expected.astype(dtype)
+    # bfloat16: to nearest even, by way of float32 and its bits.
+    xp = namespace(expected)
+    near = expected.astype(np.float32)
+    bits = near.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return xp.where(xp.isnan(near), near, rounded.astype(np.uint32).view(np.float32))
+
+
 def repeats(name: str, at: tuple[int, ...], before: float, after: float) -> Rejected:
     """The refusal of an output that moves between runs on the same inputs."""
     return Rejected(f"two runs differ: {name}{list(at)} is {before:.9g}, then {after:.9g}", gate="correctness")
 
 
-def _strange(name: str, actual: np.ndarray, stored: np.ndarray, strange: np.ndarray, origin: tuple[int, ...]) -> str:
+def _strange(name: str, actual: Any, stored: Any, strange: Any, origin: tuple[int, ...]) -> str:
     """Words for a NaN or infinity where the reference has none, or the reverse."""
     at = np.unravel_index(int(strange.argmax()), strange.shape)
     where, share = _at(name, at, origin), _share(strange)
@@ -77,7 +92,7 @@ def _strange(name: str, actual: np.ndarray, stored: np.ndarray, strange: np.ndar
     for pattern, words in _TOLD.items():
         if bits == pattern_bits(actual.dtype, pattern):
             return f"{where} {words}{share}"
-    return f"{where} is {float(actual[at]):.8g} where the reference has {float(stored[at]):.8g}{share}"
+    return f"{where} is {float(widened(actual[at])):.8g} where the reference has {float(stored[at]):.8g}{share}"
 
 
 def _at(name: str, at: tuple, origin: tuple[int, ...]) -> str:
@@ -85,6 +100,6 @@ def _at(name: str, at: tuple, origin: tuple[int, ...]) -> str:
     return f"{name}{index}"
 
 
-def _share(which: np.ndarray) -> str:
+def _share(which: Any) -> str:
     count = int(which.sum())
     return f" ({count} of {which.size} elements)" if count > 1 else ""

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any, Protocol
 
 from ..errors import Rejected
-from ..worker import Timing, Worker
+from ..worker import Memory, Timing
 from .stage import Stage
 
 
-def execution(worker: Worker, stage: Stage, *, timeout_s: float | None = None) -> Timing:
+class Runner(Protocol):
+    """What runs stages: a worker on the CPU, or the process that owns a device.
+
+    arena   where operands lie
+    mends   the memory serves the next candidate as well, whatever this one did, so it is put right after a refusal
+    """
+
+    @property
+    def arena(self) -> Memory: ...
+    @property
+    def mends(self) -> bool: ...
+
+    def run(self, launches: Any, *, timeout_s: float | None = None) -> Timing:
+        """Run `Stage.launches` once. Raises Rejected."""
+
+    def stop(self) -> None:
+        """Nothing may be inherited by the next candidate."""
+
+
+def execution(worker: Runner, stage: Stage, *, timeout_s: float | None = None) -> Timing:
     """Run a stage once on poisoned outputs, then look at every byte that it must not have touched.
 
     Raises Rejected for a crash, hang or loss of memory in the worker; for a write outside the buffers; for a changed
@@ -21,7 +41,8 @@ def execution(worker: Worker, stage: Stage, *, timeout_s: float | None = None) -
         unharmed(stage)
     except Rejected:
         worker.stop()
-        mend(stage)
+        if worker.mends:
+            mend(stage)
         raise
     return timing
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..meaning import interpret
+from ..namespace import namespace
 from ..problem import Problem
 from ..space import Op
 
@@ -44,11 +45,12 @@ class Array:
 
 @dataclass(frozen=True)
 class Block:
-    """Part of each output: where it is, what it should be, and the absolute error allowed, elementwise."""
+    """Part of each output: where it is, what it should be, and the absolute error allowed, elementwise. The arrays lie
+    where the inputs of the reference do."""
 
     where: dict[str, tuple[slice, ...]]
-    expected: dict[str, np.ndarray]  # float64
-    allowed: dict[str, np.ndarray]  # float32 unless the output is float64
+    expected: dict[str, Any]  # float64
+    allowed: dict[str, Any]  # float32 unless the output is float64
 
 
 def operands(op: Op, problem: Problem, program: Program | None = None) -> dict[str, Array]:
@@ -106,19 +108,28 @@ def _masked(body: Body | None) -> set[str]:
 class Reference:
     """The reference of one problem on one set of inputs. `inputs` are kept by reference and must not change.
 
-    `keeps`: blocks stay in memory once computed, as they are small beside the problem's arrays.
+    `keeps`: blocks stay in memory once computed, as they are small beside the problem's arrays or `budget_bytes`.
+    `large` times larger blocks suit a device, which would be idle with small ones.
     """
 
     def __init__(
-        self, op: Op, problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float]
+        self,
+        op: Op,
+        problem: Problem,
+        inputs: Mapping[str, Any],
+        scalars: Mapping[str, float],
+        *,
+        budget_bytes: int | None = None,
+        large: int = 1,
     ) -> None:
         self.op, self.problem, self.inputs, self.scalars = op, problem, dict(inputs), dict(scalars)
         self.program = op.root(problem)
         self.arrays = operands(op, problem, self.program)
         self._free = free_axes(self.program, op)
+        self._large = large
         self._cuts = self._cut()
         outputs = [array for array in self.arrays.values() if array.role == "output"]
-        budget = max(LEAST_BUDGET_BYTES, sum(array.nbytes for array in self.arrays.values()) // 2)
+        budget = max(budget_bytes or LEAST_BUDGET_BYTES, sum(array.nbytes for array in self.arrays.values()) // 2)
         self.keeps = 12 * sum(prod(array.shape) for array in outputs) <= budget
         self._kept: dict[int, Block] = {}
 
@@ -152,7 +163,7 @@ class Reference:
         allowed = self.op.bound(problem, inputs, self.scalars, expected)
         for name, bound in allowed.items():
             if self.arrays[name].dtype.itemsize <= 4:
-                allowed[name] = np.asarray(bound, np.float32) * np.float32(1 + 2**-20)
+                allowed[name] = namespace(bound).asarray(bound, np.float32) * np.float32(1 + 2**-20)
         return Block({name: where[name] for name in expected}, expected, allowed)
 
     def _cut(self) -> dict[str, list[slice]]:
@@ -165,7 +176,7 @@ class Reference:
             return sum(prod(length.get(axis, extent) for axis, extent in array) for array in found)
 
         def large() -> bool:
-            return 8 * size("input") > BLOCK_BYTES or size("output") > BLOCK_ELEMENTS
+            return 8 * size("input") > BLOCK_BYTES * self._large or size("output") > BLOCK_ELEMENTS * self._large
 
         while self._free and large() and max(length.values()) > 64:
             longest = max(length, key=lambda axis: length[axis])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from .. import launch
 from ..backends import Compiled
 from ..errors import DeviceError, Rejected
+from ..namespace import widened
 from ..plan import Plan
-from ..worker import Arena, Launch, Layout
+from ..worker import Launch, Layout, Memory
 from .reference import Array
 
 KEEP_BYTES = 1 << 20  # larger inputs are kept in a file of their own, not in this process
@@ -19,13 +22,14 @@ CHUNK_BYTES = 1 << 20
 
 
 class Kept:
-    """A bit-exact copy of an input, to compare with and to restore from. Large ones live in unmapped shared memory."""
+    """A bit-exact copy of an input, to compare with and to restore from. Large ones live in unmapped shared memory;
+    those of arrays on a device stay there."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: Any) -> None:
         self.dtype, self.shape = array.dtype, array.shape
-        self._array: np.ndarray | None = None
+        self._array: Any = None
         self._fd = -1
-        if array.nbytes <= KEEP_BYTES:
+        if array.nbytes <= KEEP_BYTES or not isinstance(array, np.ndarray):
             self._array = array.copy()
         else:
             self._fd = os.memfd_create("kernsearch-input", os.MFD_CLOEXEC)
@@ -33,12 +37,12 @@ class Kept:
             while raw:
                 raw = raw[os.write(self._fd, raw) :]
 
-    def restore(self, view: np.ndarray) -> None:
+    def restore(self, view: Any) -> None:
         """Write the copy into an array of its shape."""
         for start, stop, rows in self._parts():
-            view[start:stop] = rows
+            _bits(view[start:stop])[...] = _bits(rows)
 
-    def first_change(self, view: np.ndarray) -> tuple[int, ...] | None:
+    def first_change(self, view: Any) -> tuple[int, ...] | None:
         """Where an array first differs from the copy in any bit."""
         for start, stop, rows in self._parts():
             other = _bits(view[start:stop]) != _bits(rows)
@@ -51,10 +55,10 @@ class Kept:
         """One element of the copy."""
         for start, stop, rows in self._parts():
             if start <= at[0] < stop:
-                return float(rows[at[0] - start, *at[1:]])
+                return float(widened(rows[(at[0] - start, *at[1:])]))
         raise IndexError(at)
 
-    def _parts(self) -> Iterator[tuple[int, int, np.ndarray]]:
+    def _parts(self) -> Iterator[tuple[int, int, Any]]:
         if self._array is not None:
             yield 0, self.shape[0], self._array
             return
@@ -79,20 +83,33 @@ def _scratch(index: int) -> str:
     return f"scratch of kernel {index + 1}"
 
 
-def _bits(array: np.ndarray) -> np.ndarray:
+def _bits(array: Any) -> Any:
     return array.view(f"u{array.dtype.itemsize}")
 
 
 class Operands:
-    """The arrays of one problem in the arena, inputs filled. They stay while plans come and go."""
+    """The arrays of one problem in the arena, inputs filled. They stay while plans come and go.
+
+    `pad` elements are left between rows, and more until each row starts at a multiple of `align` bytes; the base is
+    `shift` elements off.
+    """
 
     def __init__(
-        self, arena: Arena, start: int, arrays: Mapping[str, Array], inputs: Mapping[str, Kept], pad: int, shift: int
+        self,
+        arena: Memory,
+        start: int,
+        arrays: Mapping[str, Array],
+        inputs: Mapping[str, Kept],
+        pad: int,
+        shift: int,
+        align: int = 1,
     ) -> None:
         self.arrays, self.inputs = arrays, inputs
         self.layout = Layout(arena, start)
         for array in arrays.values():
-            self.layout.add(array.name, array.role, array.dtype, array.shape, pad=pad, shift=shift)
+            row = (array.shape[-1] if array.shape else 1) + pad
+            more = -row % max(1, align // array.dtype.itemsize)
+            self.layout.add(array.name, array.role, array.dtype, array.shape, pad=pad + more, shift=shift)
         self.layout.commit()
         self.views = {name: self.layout.view(name) for name in arrays}
         for name in inputs:
@@ -103,7 +120,7 @@ class Operands:
 
 
 class Stage:
-    """A plan on operands, with its workspace and scratch behind them, ready to be run by a worker.
+    """A plan on operands, with its workspace and scratch from `start` of a memory on, ready to be run by a worker.
 
     Raises Rejected (gate "execution") when the plan assumes something of these arrays that they do not give, or wants
     more workspace than can be had.
@@ -112,13 +129,14 @@ class Stage:
     def __init__(
         self,
         operands: Operands,
+        memory: Memory,
         start: int,
         plan: Plan,
         compiled: Sequence[Compiled],
         scalars: Mapping[str, float],
         threads: int,
     ) -> None:
-        self.operands, self.plan = operands, plan
+        self.operands, self.plan, self.compiled, self.threads = operands, plan, compiled, threads
         views = {}
         for name, array in operands.arrays.items():
             slot = operands.layout.slots[name]
@@ -126,9 +144,11 @@ class Stage:
         known = launch.names(plan, views, threads)
         if (rule := launch.unmet(plan, known)) is not None:
             raise Rejected(f"assumes {rule}, which this problem does not give", gate="execution")
-        call = launch.resolve(plan, views, {k: v for k, v in scalars.items() if k in plan.scalars}, threads)
+        self.known = known
+        self.scalars = {**plan.scalars, **{name: x for name, x in scalars.items() if name in plan.scalars}}
+        self.call = call = launch.resolve(plan, views, self.scalars, threads)
         self.workspace_bytes = call.workspace_bytes
-        self.layout = Layout(operands.layout.arena, start)
+        self.layout = Layout(memory, start)
         for buffer in plan.workspace:
             count = call.workspace[buffer.name] // launch.itemsize(buffer.dtype)
             self.layout.add(buffer.name, "workspace", np.dtype(f"u{launch.itemsize(buffer.dtype)}"), (count,))
@@ -139,13 +159,24 @@ class Stage:
             self.layout.commit()
         except DeviceError as error:
             raise Rejected(f"workspace: {error}", gate="execution") from error
-        slots = {**operands.layout.slots, **self.layout.slots}
-        self.launches = []
-        for index, (kernel, built) in enumerate(zip(call.kernels, compiled, strict=True)):
-            own = slots.get(_scratch(index))
-            found = [own if name == launch.SCRATCH else slots[name] for name in kernel.buffers]
-            offsets = tuple(slot.offset if slot else -1 for slot in found)
-            self.launches.append(Launch(str(built.path), built.entry, offsets, kernel.sizes, kernel.scalars, threads))
+
+    def buffers(self, index: int) -> list[tuple[str, Layout] | None]:
+        """Slots of the buffers of one kernel, in its order: their names, and the layouts that hold them. None is NULL."""
+        found: list[tuple[str, Layout] | None] = []
+        for name in self.call.kernels[index].buffers:
+            name = _scratch(index) if name == launch.SCRATCH else name
+            holder = next((held for held in (self.operands.layout, self.layout) if name in held.slots), None)
+            found.append(None if holder is None else (name, holder))
+        return found
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """What a worker on the CPU runs: one call of each kernel, buffers by their offsets."""
+        made = []
+        for index, (kernel, built) in enumerate(zip(self.call.kernels, self.compiled, strict=True)):
+            places = [-1 if at is None else at[1].slots[at[0]].offset for at in self.buffers(index)]
+            made.append(Launch(str(built.path), built.entry, tuple(places), kernel.sizes, kernel.scalars, self.threads))
+        return made
 
     def poison(self) -> None:
         """Outputs, workspace and scratch to NaN."""

@@ -1,7 +1,8 @@
 """Shared memory for the arrays of a candidate, fenced: red zones around every buffer, poison in every output.
 
-One memfd, mapped by the host and by the worker's child. It can grow but is sealed against shrinking, so that nothing a
-kernel does to the file can fault the host. Patterns are 16-bit NaNs, which are NaN in float64, float32, float16 and
+On the CPU one memfd, mapped by the host and by the worker's child. It can grow but is sealed against shrinking, so that
+nothing a kernel does to the file can fault the host. On a device the same layout lies in memory that only its own
+process sees (`Memory`). Patterns are 16-bit NaNs, which are NaN in float64, float32, float16 and
 bfloat16 alike; each use has its own payload, so a NaN that reaches an output tells where it was read.
 """
 
@@ -13,10 +14,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import DeviceError
+from ..namespace import namespace
 from .child import CONTROL_BYTES
 
 PAGE = mmap.PAGESIZE
@@ -30,8 +33,31 @@ STALE = 0x7FFD  # workspace and scratch
 PATTERNS = {"input": OUTSIDE, "output": UNWRITTEN, "workspace": STALE, "scratch": STALE}
 
 
+class Memory(Protocol):
+    """What a layout needs of the memory that it lies in.
+
+    tenant    whoever laid it out last
+    stagger   bytes by which buffers lie farther from a page's start, one after the other; 0 for none
+    """
+
+    tenant: object
+    size: int
+    stagger: int
+
+    def reserve(self, size: int) -> None:
+        """Be at least `size` bytes long. Raises DeviceError when that cannot be."""
+
+    def bytes(self, offset: int, count: int) -> Any:
+        """A writable uint8 array, NumPy's or the device's, of part of the memory."""
+
+    def discard(self, start: int, end: int) -> None:
+        """What lies in [start, end) is not needed any more."""
+
+
 class Arena:
     """One growable shared memory file. `tenant` is whoever laid it out last."""
+
+    stagger = LINE
 
     def __init__(self) -> None:
         self.tenant: object = None
@@ -100,7 +126,7 @@ class Slot:
 class Layout:
     """Buffers laid one after another in [start, end) of an arena."""
 
-    arena: Arena
+    arena: Memory
     start: int
     slots: dict[str, Slot] = field(default_factory=dict)
     end: int = 0
@@ -118,7 +144,9 @@ class Layout:
         strides = tuple(prod(shape[i + 1 : -1]) * row for i in range(len(shape) - 1)) + ((1,) if shape else ())
         span = dtype.itemsize * row * prod(shape[:-1])
         zone = min(max(RED_ZONE_BYTES, 2 * row * dtype.itemsize), LARGEST_RED_ZONE_BYTES)
-        stagger = LINE * (len(self.slots) * 5 % 48)  # equal offsets within a page would alias in the first-level cache
+        stagger = self.arena.stagger * (
+            len(self.slots) * 5 % 48
+        )  # equal offsets within a page would alias in the first-level cache
         offset = -(-(self.end + zone) // PAGE) * PAGE + stagger + shift * dtype.itemsize
         zone += zone % 2
         slot = Slot(name, role, dtype, shape, strides, offset, span, zone)
@@ -135,14 +163,14 @@ class Layout:
             if slot.pitched():
                 self._gaps(slot)[:] = _pattern(slot)
 
-    def view(self, name: str) -> np.ndarray:
+    def view(self, name: str) -> Any:
         """The buffer as a writable array of its shape."""
         slot = self.slots[name]
         flat = self.arena.bytes(slot.offset, max(slot.span, slot.dtype.itemsize)).view(slot.dtype)
         strides = tuple(s * slot.dtype.itemsize for s in slot.strides)
-        return np.lib.stride_tricks.as_strided(flat, slot.shape, strides)
+        return namespace(flat).lib.stride_tricks.as_strided(flat, slot.shape, strides)
 
-    def whole(self, name: str) -> np.ndarray:
+    def whole(self, name: str) -> Any:
         """The buffer with its gaps, as bytes."""
         slot = self.slots[name]
         return self.arena.bytes(slot.offset, slot.span)
@@ -165,18 +193,18 @@ class Layout:
                 gaps = self._gaps(slot)
                 bad = gaps != _pattern(slot)
                 if bad.any():
-                    yield f"wrote between the rows of {slot.name}, after row {int(np.argwhere(bad)[0][0])}"
+                    yield f"wrote between the rows of {slot.name}, after row {int(bad.argmax()) // bad.shape[1]}"
 
     def redraw(self) -> None:
         """Make red zones and gaps whole again after damage."""
         self.commit()
 
-    def _zones(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+    def _zones(self, slot: Slot) -> tuple[Any, Any]:
         before = self.arena.bytes(slot.offset - slot.zone, slot.zone).view(np.uint16)
         after = self.arena.bytes(slot.offset + slot.span, slot.zone).view(np.uint16)
         return before, after
 
-    def _gaps(self, slot: Slot) -> np.ndarray:
+    def _gaps(self, slot: Slot) -> Any:
         """The gap after each row, as raw bits of the dtype: (rows, pad)."""
         row, columns = slot.strides[-2], slot.shape[-1]
         return self.whole(slot.name).view(_bits(slot.dtype)).reshape(-1, row)[:, columns:]
@@ -191,8 +219,11 @@ def apart(fd: int) -> int:
     return moved
 
 
-def fill(raw: np.ndarray, pattern: int) -> None:
+def fill(raw: Any, pattern: int) -> None:
     """Fill uint8 memory, of even length and start, with a 16-bit pattern."""
+    if not isinstance(raw, np.ndarray):
+        raw.view(np.uint16)[:] = pattern
+        return
     wide = len(raw) // 8 * 8
     if raw.ctypes.data % 8 == 0:
         raw[:wide].view(np.uint64)[:] = pattern * 0x0001000100010001
@@ -213,6 +244,6 @@ def _pattern(slot: Slot) -> int:
     return pattern_bits(slot.dtype, PATTERNS[slot.role])
 
 
-def _first_other(words: np.ndarray, pattern: int) -> int | None:
+def _first_other(words: Any, pattern: int) -> int | None:
     other = words != pattern
     return int(other.argmax()) if other.any() else None

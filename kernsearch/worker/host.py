@@ -52,6 +52,8 @@ class Worker:
     candidate inherits what another left behind.
     """
 
+    mends = True  # the arena outlives the child, so what a candidate did to it must be undone
+
     def __init__(
         self,
         device: Device | None = None,

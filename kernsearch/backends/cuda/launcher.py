@@ -116,6 +116,17 @@ class Launcher:
             self._last = ()
             self._place(addresses, workspace)
             self._last = key
+        self._go(scalars, stream)
+
+    def run_at(self, buffers: Sequence[Sequence[int]], scalars: tuple[float, ...], stream: int = 0) -> None:
+        """As `run`, with an address for each buffer of each kernel, in the kernels' order: for the gates, which lay
+        every one apart from the others."""
+        self._last = ()
+        for (arguments, _, _), addresses in zip(self._bound, buffers, strict=True):
+            arguments.set_addresses(addresses)
+        self._go(scalars, stream)
+
+    def _go(self, scalars: tuple[float, ...], stream: int) -> None:
         for arguments, _, which in self._bound:
             if which:
                 arguments.set_scalars([scalars[i] for i in which])
