@@ -88,6 +88,24 @@ def _fewer(how: str) -> Callable[[Config, Device, Sizes], bool]:
     return holds
 
 
+def _all_buffers(how: str) -> Callable[[Config, Device, Sizes], bool]:
+    """As many pieces as there is room for."""
+    values = (_BUFFERS if how == "bulk" else _FEW_BUFFERS).values
+
+    def holds(c: Config, d: Device, s: Sizes) -> bool:
+        more = [value for value in values if value > c["BUFFERS"]]
+        return not more or shared_bytes({**c, "BUFFERS": more[0]}, how) > d.shared_block_bytes
+
+    return holds
+
+
+def _large_enough(m: str, n: str) -> Callable[[Config, Device, Sizes], bool]:
+    def holds(c: Config, d: Device, s: Sizes) -> bool:
+        return c["BM"] * c["BN"] >= 128 * 128 or _blocks(c, s, m, n) * c.get("SPLIT", 1) <= 3 * d.sms
+
+    return holds
+
+
 def _blocks(c: Config, s: Sizes, m: str, n: str) -> int:
     """Tiles of the whole output."""
     return -(-s[m] // c["BM"]) * -(-s[n] // c["BN"])
@@ -124,7 +142,10 @@ def _rules(how: str, letters: set[str], *, swapped: bool) -> tuple[Constraint, .
         Constraint("the ring, and what leaves, exceed shared memory",
                    lambda c, d, s: shared_bytes(c, how) <= d.shared_block_bytes),
         Constraint("there is room for many more stages", _fewer(how)),
+        Constraint("tiles are small without need: they fill the device many times", _large_enough(m, n)),
     ]  # fmt: skip
+    if "BUFFERS" in letters:
+        rules.append(Constraint("there is room for more pieces of finished tiles", _all_buffers(how)))
     if "CM" in letters:
         rules += [
             Constraint("clusters of more than two blocks bring nothing here", lambda c, d, s: c["CM"] * c["CN"] <= 2),
@@ -137,16 +158,15 @@ def _rules(how: str, letters: set[str], *, swapped: bool) -> tuple[Constraint, .
         rules.append(
             Constraint(
                 "GROUP is larger than there are tiles",
-                lambda c, d, s: c["GROUP"] == 1
-                or c["GROUP"] < 2 * (-(-s[n] // c["BN"]) if c["ALONG"] else -(-s[m] // c["BM"])),
+                lambda c, d, s: (
+                    c["GROUP"] == 1 or c["GROUP"] < 2 * (-(-s[n] // c["BN"]) if c["ALONG"] else -(-s[m] // c["BM"]))
+                ),
             )
         )
     if "SPLIT" in letters:
         rules += [
             Constraint("slabs are shorter than 128", lambda c, d, s: s["K"] >= 128 * c["SPLIT"]),
-            Constraint(
-                "tiles fill the device without slabs", lambda c, d, s: 4 * _blocks(c, s, m, n) <= 3 * d.sms
-            ),
+            Constraint("tiles fill the device without slabs", lambda c, d, s: 4 * _blocks(c, s, m, n) <= 3 * d.sms),
             Constraint(
                 "slabs fill the device more than twice",
                 lambda c, d, s: c["SPLIT"] == 2 or _blocks(c, s, m, n) * c["SPLIT"] <= 2 * d.sms,
