@@ -16,6 +16,8 @@ from msgspec import structs
 from kernsearch.backends.cuda import emit
 from kernsearch.backends.cuda.architectures import nominal
 from kernsearch.binding import Array
+from kernsearch.feasible import FeasibleSpace
+from kernsearch.sizes import evaluate
 from kernsearch.spaces.gemm.templates import tensor_core
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -106,19 +108,25 @@ def check(template, words, shape, layout="nn", dtype="bfloat16", epilogue="none"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("template, words", [("tensor_core", SYNC), ("async_pipeline", RING), ("async_pipeline", SLICED)])
+@pytest.mark.parametrize(
+    "template, words", [("tensor_core", SYNC), ("async_pipeline", RING), ("async_pipeline", SLICED)]
+)
 def test_all_layouts_agree_with_float64_where_everything_is_aligned(template, words, layout):
     check(template, words, (48, 72, 168), layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("template, words", [("tensor_core", SYNC), ("async_pipeline", RING), ("async_pipeline", SLICED)])
+@pytest.mark.parametrize(
+    "template, words", [("tensor_core", SYNC), ("async_pipeline", RING), ("async_pipeline", SLICED)]
+)
 def test_pitches_that_break_alignment_are_computed_right(template, words, layout):
     check(template, words, (37, 71, 101), layout, placed=at_the_end_of_a_page)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 33, 7), (33, 1, 64), (2, 2, 15), (40, 66, 64), (5, 9, 1)])
-@pytest.mark.parametrize("template, words", [("tensor_core", SYNC), ("async_pipeline", DEEP), ("async_pipeline", SLICED)])
+@pytest.mark.parametrize(
+    "template, words", [("tensor_core", SYNC), ("async_pipeline", DEEP), ("async_pipeline", SLICED)]
+)
 def test_odd_extents_are_computed_right(template, words, shape):
     check(template, words, shape, placed=at_the_end_of_a_page)
     check(template, words, shape, "tt", placed=at_the_end_of_a_page)
@@ -128,3 +136,99 @@ def test_odd_extents_are_computed_right(template, words, shape):
 def test_one_operand_may_be_aligned_and_the_other_not(layout):
     check("async_pipeline", DEEP, (35, 64, 136), layout)
     check("async_pipeline", DEEP, (64, 35, 136), layout)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("shape", [(40, 72, 264), (33, 35, 199), (20, 20, 60)])
+@pytest.mark.parametrize("template", ["async_split_k", "async_atomic"])
+def test_slabs_add_up_even_where_some_are_empty(template, shape, backwards):
+    check(template, RING, shape, backwards=backwards)
+
+
+@pytest.mark.parametrize("epilogue", ["bias,gelu", "bias,relu,residual"])
+@pytest.mark.parametrize("words", [RING, SLICED])
+def test_epilogues_see_every_sum_once(words, epilogue):
+    check("async_pipeline", words, (33, 72, 64), epilogue=epilogue)
+    check("async_pipeline", words, (33, 37, 64), epilogue=epilogue)
+
+
+def test_float16_runs_the_same_way():
+    check("async_pipeline", RING, (40, 72, 104), "nt", "float16")
+    check("tensor_core", SYNC, (35, 71, 103), "tn", "float16")
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+def test_a_base_that_is_not_aligned_is_no_hindrance(offset):
+    def shifted(shape):
+        rows, columns = shape
+        store = np.full(rows * (columns + 16) + 16, 0xFFFF, np.uint16)
+        return store[offset : offset + rows * (columns + 16)].reshape(rows, columns + 16)[:, :columns]
+
+    check("async_pipeline", RING, (35, 64, 72), placed=shifted)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize("step", [-1, 2])
+def test_any_strides_are_taken(layout, step):
+    def spread(shape):
+        rows, columns = shape
+        store = np.full((rows * 2, columns * 2), 0xFFFF, np.uint16)
+        return store[::step, ::step][:rows, :columns]
+
+    def flipped(shape):
+        return np.full(shape, 0xFFFF, np.uint16)[::-1]
+
+    check("async_pipeline", RING, (35, 66, 70), layout, placed=spread)
+    check("tensor_core", SYNC, (35, 66, 71), layout, placed=flipped)
+
+
+def test_batches_are_computed_apart():
+    made, count, shape = binding(batch=True), 3, (20, 40, 33)
+    m, n, k = shape
+    rng = np.random.default_rng(1)
+    arrays, values = {}, {}
+    for name, size in {"A": (count, m, k), "B": (count, k, n)}.items():
+        arrays[name], values[name] = numbers("bfloat16", rng.standard_normal(size, np.float32))
+    arrays["D"] = np.full((count, m, n), 0xFFFF, np.uint16)
+    sizes = {"M": m, "N": n, "K": k, "BATCH": count}
+    run(plan_of("async_pipeline", made, RING), made, arrays, sizes, {"alpha": 1.0})
+    want = values["A"] @ values["B"]
+    assert np.abs(from_bfloat16(arrays["D"]) - want).max() < 2.0**-7 * np.abs(want).max()
+
+
+CORNERS = (
+    "BM16 BN64 WM16 WN16 BK64 STAGES4 SLICES1 GROUP1 BLOCKS2",
+    "BM64 BN16 WM16 WN16 BK32 STAGES2 SLICES1 GROUP8 BLOCKS1",
+    "BM128 BN128 WM64 WN32 BK32 STAGES4 SLICES1 GROUP1 BLOCKS1",
+    "BM128 BN64 WM32 WN32 BK64 STAGES3 SLICES1 GROUP4 BLOCKS1",
+    "BM256 BN64 WM64 WN32 BK32 STAGES2 SLICES1 GROUP1 BLOCKS1",
+    "BM64 BN256 WM32 WN64 BK32 STAGES2 SLICES1 GROUP1 BLOCKS1",
+    "BM16 BN32 WM16 WN32 BK256 STAGES2 SLICES8 GROUP1 BLOCKS1",
+    "BM32 BN16 WM16 WN16 BK64 STAGES6 SLICES2 GROUP1 BLOCKS1",
+)
+
+
+@pytest.mark.parametrize("words", CORNERS)
+def test_tiles_of_every_form_are_computed_right(words):
+    check("async_pipeline", words, (150, 136, 96), "nn")
+    check("async_pipeline", words, (129, 67, 131), "tn", placed=at_the_end_of_a_page)
+
+
+def test_corner_configs_are_in_the_space_and_nothing_else_is():
+    template, device = TEMPLATES["async_pipeline"], nominal("sm_90a")
+    sizes = {"M": 4096, "N": 4096, "K": 4096, "ITEMSIZE": 2, "THREADS": 132}
+    space = FeasibleSpace((*template.params, *template.knobs), template.constraints, device, sizes)
+    assert [space.contains(config(words)) for words in CORNERS] == [None] * len(CORNERS)
+    assert "warp tiles" in space.contains(config(RING) | {"WM": 64})
+    assert "exceed shared memory" in space.contains(config("BM256 BN128 WM64 WN64 BK64 STAGES8 SLICES1 GROUP1 BLOCKS1"))
+
+
+def test_shared_memory_of_launches_is_what_constraints_count():
+    for name, template in TEMPLATES.items():
+        for words in (*CORNERS, RING, DEEP, SLICED):
+            letters = config(words)
+            if name == "tensor_core":
+                letters = {letter: value for letter, value in letters.items() if letter not in ("STAGES", "SLICES")}
+            told = evaluate(template.launches[-1].shared, letters)
+            assert told == tensor_core.shared_bytes(letters)
+            assert evaluate(template.launches[-1].block, letters) == 32 * tensor_core.warps(letters)

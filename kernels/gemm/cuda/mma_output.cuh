@@ -17,15 +17,21 @@ constexpr int ks_staged = KS_SLICES == 1 ? KS_WARPS * 16 * (KS_WN + ks_least_pit
 #ifdef KS_ATOMIC
 static_assert(sizeof(KS_TYPE_out) == 4 && KS_IDENTITY_out, "atomics add float32 sums and nothing else");
 
-// PTX ISA, red: four neighbours at once from sm_90 on.
-KS_DEVICE void ks_add(float *to, const float (&v)[4]) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
-                 "f"(v[3])
-                 : "memory");
-#else
-    for (int e = 0; e < 4; e++) atomicAdd(to + e, v[e]);
+// Add V neighbours, of which `count` exist. PTX ISA, red: four of them at once from sm_90 on.
+template <int V>
+KS_DEVICE void ks_add(float *to, int64_t step, int count, const float (&v)[V]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (V == 4)
+        if (count >= 4) {
+            asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]),
+                         "f"(v[2]), "f"(v[3])
+                         : "memory");
+            return;
+        }
 #endif
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (e < count) atomicAdd(to + e * step, v[e]);
 }
 #endif
 
@@ -48,12 +54,7 @@ KS_DEVICE bool ks_aligned_rows(const ks_args &x, const ks_at &tile) {
 template <int V>
 KS_DEVICE void ks_put_sums(const ks_args &x, const ks_at &i, int count, const float (&sums)[V]) {
 #ifdef KS_ATOMIC
-    float *to = ks_at_out(x, i);
-    if (V == 4 && count >= 4)
-        ks_add(to, sums);
-    else
-        for (int e = 0; e < V; e++)
-            if (e < count) atomicAdd(to + e * ks_step_out_N(x), sums[e]);
+    ks_add<V>(ks_at_out(x, i), ks_step_out_N(x), count, sums);
 #else
     ks_fields f[V];
 #pragma unroll

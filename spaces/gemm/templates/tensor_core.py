@@ -29,7 +29,7 @@ LARGEST_SLICED = 64 * 128  # sums of a tile whose depth is worth slicing
 REGISTERS = 40  # of a thread, beside sums and fragments
 
 
-def _warps(c: Config) -> int:
+def warps(c: Config) -> int:
     return c["BM"] // c["WM"] * (c["BN"] // c["WN"]) * c.get("SLICES", 1)
 
 
@@ -43,7 +43,7 @@ def shared_bytes(c: Config) -> int:
     """Shared memory of a block: its tiles, or sums on their way out if they take more."""
     tiles = c.get("STAGES", 1) * 2 * c["BK"] * (c["BM"] + c["BN"])
     slices = c.get("SLICES", 1)
-    staged = slices * c["BM"] * (c["BN"] + 8) if slices > 1 else _warps(c) * 16 * (c["WN"] + 8)
+    staged = slices * c["BM"] * (c["BN"] + 8) if slices > 1 else warps(c) * 16 * (c["WN"] + 8)
     return max(tiles, 4 * staged)
 
 
@@ -87,7 +87,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
             ),
         ]
     rules += [
-        Constraint("a block has neither 4 nor 8 warps", lambda c, d, s: _warps(c) in (4, 8)),
+        Constraint("a block has neither 4 nor 8 warps", lambda c, d, s: warps(c) in (4, 8)),
         Constraint(
             "the block's tiles exceed shared memory", lambda c, d, s: shared_bytes(c) <= d.shared_block_bytes
         ),
@@ -97,7 +97,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
         ),
         Constraint(
             "BLOCKS do not fit a multiprocessor's registers",
-            lambda c, d, s: c["BLOCKS"] == 1 or c["BLOCKS"] * 32 * _warps(c) * _registers(c) <= d.registers_sm,
+            lambda c, d, s: c["BLOCKS"] == 1 or c["BLOCKS"] * 32 * warps(c) * _registers(c) <= d.registers_sm,
         ),
         Constraint(
             "GROUP is larger than the rows of tiles need",
@@ -127,7 +127,7 @@ def pipeline_efficiency(c: Config, d: Device, s: Sizes) -> float:
     move = (written + read) / SHARED_BYTES
     steps = c["BK"] / 16 / c.get("SLICES", 1)
     share = best * multiply / (max(multiply, move) + 0.2 * min(multiply, move)) * steps / (steps + 0.25)
-    return share * (1.0 if _warps(c) * c["BLOCKS"] > 4 else 0.85)
+    return share * (1.0 if warps(c) * c["BLOCKS"] > 4 else 0.85)
 
 
 def synchronous_efficiency(c: Config, d: Device, s: Sizes) -> float:
