@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from kernsearch import backends
 from kernsearch.backends.cuda import architectures, device, nvml
 from kernsearch.errors import DeviceError
+from kernsearch.report import doctor
 
 BACKEND = backends.get("cuda")
 FACTS = {
@@ -167,3 +169,32 @@ def test_hidden_gpus_cannot_be_used(gpu):
         ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert done.stdout == "cpu\n" and "no GPU that this process may use" in done.stderr
+
+
+def test_doctor_says_why_there_is_no_gpu_and_is_content(monkeypatch, capsys):
+    monkeypatch.setattr(device, "has_driver", lambda: False)
+    findings = doctor.examine()
+    assert findings["ok"] and findings["cuda"]["devices"] == []
+    doctor.print_findings(findings)
+    assert "cuda      cuda:0: no NVIDIA driver" in capsys.readouterr().out
+
+
+def test_doctor_shows_a_gpu_with_its_driver_and_what_holds_it_back(capsys):
+    findings = doctor.examine()
+    state = asdict(nvml.State(sm_mhz=1200, power_w=699.6, throttled=("power cap",)))
+    of_hopper = BACKEND.compile_only("sm_90a")
+    gpu = {"name": "NVIDIA H200", "arch": "sm_90a", "state": state, **of_hopper.facts}
+    found = {"problem": None, "devices": [gpu], "driver": "580.95.05", "cuda": "13.0", "nvrtc": "13.0.88"}
+    doctor.print_findings({**findings, "cuda": found})
+    said = capsys.readouterr().out
+    assert "cuda:0 NVIDIA H200 (sm_90a), 132 SMs, 140 GiB" in said
+    assert "now 1200 MHz, 700 W; held back: power cap" in said
+    assert "driver 580.95.05 (CUDA 13.0), NVRTC 13.0.88, CuPy" in said
+
+
+@pytest.mark.gpu
+def test_doctor_finds_the_gpu(gpu, capsys):
+    findings = doctor.examine()
+    assert findings["cuda"]["problem"] is None and findings["cuda"]["devices"][0]["key"] == gpu.key
+    doctor.print_findings(findings)
+    assert f"cuda:0 {gpu.name}" in capsys.readouterr().out

@@ -67,6 +67,17 @@ def missing(index: int = 0) -> str | None:
     return None
 
 
+def count() -> int:
+    """How many GPUs this process may use; 0 where `missing` says why."""
+    found = 0 if missing() else _count()
+    return found if isinstance(found, int) else 0
+
+
+def cuda_version() -> str:
+    """The newest CUDA version that the driver supports, like "13.0"."""
+    return _number(driver_cuda())
+
+
 @cache
 def has_driver() -> bool:
     """There is a driver library. Costs nothing where there is none."""
