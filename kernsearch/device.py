@@ -36,3 +36,15 @@ class Device:
 
     def __str__(self) -> str:
         return "cpu" if self.backend == "cpu" else f"{self.backend}:{self.index}"
+
+
+LEAST_CAPABILITY = {"bfloat16": 80, "float8_e4m3fn": 89, "float8_e5m2": 89}  # of a GPU that computes in a dtype
+
+
+def lacks(device: Device, dtype: str) -> str | None:
+    """Why a device does not compute in a dtype, in one line, or None."""
+    facts = device.facts
+    if "cc_major" not in facts or 10 * facts["cc_major"] + facts.get("cc_minor", 0) >= LEAST_CAPABILITY.get(dtype, 0):
+        return None
+    able = [name for name in ("bfloat16", "float16", "float32") if lacks(device, name) is None]
+    return f"dtype {dtype!r}: {device.name or device} ({device.arch}) has none of it; want {' or '.join(able)}"

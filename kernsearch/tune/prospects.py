@@ -10,7 +10,7 @@ from .. import launch, model, registry
 from ..backends import Backend
 from ..candidate import Candidate, lower, operands
 from ..derive import Variant, derive
-from ..device import Device
+from ..device import Device, lacks
 from ..errors import DeviceError, SpaceError
 from ..feasible import FeasibleSpace
 from ..model.ceilings import Ceilings
@@ -31,7 +31,8 @@ MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their f
 class Prospects:
     """Variants that can run here, the best ranked first, each with its feasible space.
 
-    Raises SpaceError when there is none, DeviceError when the problem does not fit the device's memory.
+    Raises SpaceError when there is none, DeviceError when the problem does not fit the device's memory or the device
+    lacks its dtype.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class Prospects:
         self._ceilings, self._request = ceilings, request
         self._best_s: float | None = None  # of the predictions; None: nothing is left out for its prediction
         self._plans: dict[Candidate, Plan] = {}
+        if reason := lacks(device, problem.dtype):
+            raise DeviceError(reason)
         self._fits_memory()
         self.variants: dict[str, Variant] = {}
         self.spaces: dict[str, FeasibleSpace] = {}

@@ -1,4 +1,4 @@
-"""`kernsearch.matmul`: gemm for NumPy arrays, with the manners of np.matmul."""
+"""`kernsearch.matmul`: gemm with the manners of np.matmul. NumPy arrays here, those on a device in `on_device`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from kernsearch.backends.cpu.call import address_of
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
+from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.host import HostPlan
 from kernsearch.runtime.strides import collapsed, overlap
 
-from . import ACTIVATIONS, OP
+from . import ACTIVATIONS, OP, on_device
 
 _DTYPES = tuple(np.dtype(name) for name in OP.dtypes["cpu"])
 _NAMES = ("A", "B", "bias", "C", "D")  # of the textbook program: a, b, bias, c, out
@@ -52,19 +53,24 @@ def matmul(
     alpha: float = 1.0,
     beta: float = 0.0,
     c: Any = None,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Any = None,
+) -> Any:
     """activation(alpha * a @ b + bias + beta * c), with the shapes of np.matmul.
 
-    a, b        float32 or float64, the same for all arrays; any strides; 1-D operands and leading dimensions as in
-                np.matmul. Zero sizes are fine: without an inner dimension the product is 0.
+    a, b        NumPy arrays of float32 or float64; or on one GPU CuPy arrays, PyTorch tensors, or what DLPack gives,
+                of bfloat16, float16 or float32. All arrays are of one dtype and in one place. Any strides; 1-D operands
+                and leading dimensions as in np.matmul. Zero sizes are fine: an empty sum is 0.
     bias        one value a column, shape (N,)
     activation  relu, gelu (the erf form), gelu_tanh or silu; NaN stays NaN
     c           broadcast to the result's shape; beta = 0, the default, does not look at it
     out         where the result goes, of its shape and dtype; may be or overlap any input
 
-    Returns `out` or a new array. Raises ArrayError (a ValueError) for shapes that do not fit, DtypeError (a TypeError)
-    for other or mixed dtypes, ProblemError for anything else, CompilerError when the first call finds no compiler.
+    Returns `out` or a new array of the library that `a` is of. Raises ArrayError (a ValueError) for shapes that do not
+    fit and arrays in different places, DtypeError (a TypeError) for other or mixed dtypes, ProblemError for anything
+    else, CompilerError when the first call finds no compiler, DeviceError when the device has no memory left.
+
+    On a GPU it runs on the current stream, CuPy's or for tensors PyTorch's, and returns at once; results and workspace
+    come from that library's pool. It may be captured into a CUDA graph when the same call was made before.
     """
     if not (type(alpha) is type(beta) is float):
         alpha, beta = runtime.number("alpha", alpha), runtime.number("beta", beta)
@@ -73,6 +79,8 @@ def matmul(
     elif c is None:
         raise ArrayError(f"beta = {beta:g} without c: want the array that it scales")
     if not (type(a) is type(b) is _ARRAY):
+        if library := libraries.of(a) or _elsewhere(b, bias, c, out):
+            return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)
         return _matmul(a, b, bias, activation, alpha, beta, c, out, None)
     key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation)
     if out is not None:
@@ -95,7 +103,14 @@ def matmul(
 
 def _form(array: Any) -> tuple[Any, ...]:
     """What of an array decides how the kernels take it. Calls with anything else are not remembered."""
-    return (array.shape, array.strides, array.dtype) if type(array) is _ARRAY else (None,)
+    if type(array) is _ARRAY:
+        return (array.shape, array.strides, array.dtype)
+    return (None,) if array is None else ("something else",)
+
+
+def _elsewhere(*arrays: Any) -> libraries.Library | None:
+    """The library of the first array that is on a device."""
+    return next(filter(None, map(libraries.of, arrays)), None)
 
 
 def _safe(ready: _Ready, addresses: list[int], out: np.ndarray | None) -> bool:
@@ -118,6 +133,8 @@ def _matmul(
     """Any arrays at all: check them, bring them to two dimensions, find the plan, and remember simple calls."""
     if not all(x is None or type(x) is _ARRAY for x in (bias, c, out)):
         key = None
+        if library := _elsewhere(bias, c, out):
+            return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)  # says that a is not there
     a, b = _operand("a", a), _operand("b", b)
     if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("="):
         raise DtypeError(f"a is {a.dtype}, b is {b.dtype}: want the same dtype; nothing is converted")
