@@ -37,7 +37,7 @@ CASES = {
     "tiny columns": _case("warp_specialized", BN=16, STAGES=8, CONSUMERS=1),
     "tall": _case("warp_specialized", BM=256, STAGES=4, GROUP=1),
     "tall and wide": _case("warp_specialized", BM=256, BN=192, STAGES=3, ALONG=1),
-    "three consumers": _case("warp_specialized", BM=192, BN=192, STAGES=4, CONSUMERS=3),
+    "three consumers": _case("warp_specialized", BM=192, BN=192, STAGES=3, CONSUMERS=3),
     "deep stages": _case("warp_specialized", BK=128, STAGES=3),
     "deep stages of K contiguous": _case("warp_specialized", BK=128, STAGES=3, more={"layout": "nt"}),
     "in turns": _case("warp_specialized", PINGPONG=1, STAGES=5),

@@ -17,13 +17,3 @@ KS_DEVICE void ks_store_matrices_transposed(unsigned to, const unsigned (&v)[4])
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
-
-// Two sums, rounded to nearest even, `low` first in memory.
-KS_DEVICE unsigned ks_pair(float low, float high, ks_bf16) {
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const unsigned *>(&v);
-}
-KS_DEVICE unsigned ks_pair(float low, float high, ks_f16) {
-    const __half2 v = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const unsigned *>(&v);
-}

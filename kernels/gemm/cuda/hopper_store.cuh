@@ -13,6 +13,16 @@ constexpr int PIECE_PITCH = TURNED ? 64 + 4 : WIDTH + 8;  // floats; keeps threa
 constexpr int PIECE_BYTES = BULK ? 64 * WIDTH * 2 : sizeof(KS_TYPE_out) == 4 ? 0 : 4 * PIECE_PITCH * (TURNED ? WIDTH : 64);
 constexpr int UNITS = BN / WIDTH;  // pieces of 64 rows
 
+// Two sums, rounded to nearest even, `low` first in memory.
+KS_DEVICE unsigned ks_pair(float low, float high, ks_bf16) {
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const unsigned *>(&v);
+}
+KS_DEVICE unsigned ks_pair(float low, float high, ks_f16) {
+    const __half2 v = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const unsigned *>(&v);
+}
+
 KS_DEVICE ks_at ks_index(const ks_tile &t, int row, int column) {
     ks_at i;
     i.S = COMBINE ? 0 : t.slab, i.B = t.batch, i.M = row, i.N = column;

@@ -1,0 +1,354 @@
+// Hopper kernels on the host: clusters of blocks one after the other, every thread of a cluster a fiber. Stands for
+// mbarrier.cuh, bulk.cuh, cluster.cuh, registers.cuh, wgmma.cuh and stmatrix.cuh.
+//
+// What the device does by itself happens late here: a copy lands, and a store or a product reads shared memory, no
+// sooner than something waits for it or nothing else can go on. So a stage that is given back too early, or a piece that
+// is overwritten while it leaves, gives wrong numbers; what waits for ever is noticed and told.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <ucontext.h>
+#include <vector>
+
+#include "crt/host_defines.h"
+#include <vector_functions.h>
+#include <vector_types.h>
+
+static float __int_as_float(int bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static float __fdividef(float a, float b) { return a / b; }
+static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return unsigned(((uint64_t(high) << 32) | low) >> (shift & 31));
+}
+static uint64_t __cvta_generic_to_shared(const void *) { abort(); }
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+static uint3 threadIdx, blockIdx;
+static dim3 blockDim, gridDim;
+
+constexpr int SHARED = 232448, SHARED_AT = 1024;  // bytes of a block; its first shared address
+struct Barrier {
+    int count, left, bytes;
+    unsigned phase;
+};
+struct Meeting {
+    int here = 0;
+    unsigned turn = 0;
+};
+struct Block {
+    std::vector<unsigned char> shared;
+    std::map<unsigned, Barrier> barriers;
+    std::map<int, Meeting> meetings;
+    uint3 index;
+};
+struct Warp {
+    unsigned v[32][4], to[32];
+};
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done = false;
+    std::deque<std::vector<std::function<void()>>> products, stores;
+    std::vector<std::function<void()>> open_products, open_stores;
+};
+static std::vector<Block> blocks;
+static std::vector<Warp> warps;
+static std::vector<Fiber> fibers;
+static std::deque<std::function<void()>> landing;
+static ucontext_t scheduler;
+static int current, threads_of_block;
+static unsigned long moved;  // counts what happens, to notice when nothing does
+static const char *trouble;
+static void (*fiber_body)();
+
+static Block &block() { return blocks[current / threads_of_block]; }
+static unsigned rank_of_block() { return current / threads_of_block; }
+static void enter(int fiber) {
+    current = fiber;
+    threadIdx = make_uint3(fiber % threads_of_block, 0, 0);
+    blockIdx = block().index;
+}
+static void give_way() {
+    const int self = current;
+    swapcontext(&fibers[self].context, &scheduler);
+    enter(self);
+}
+static void fail(const char *what) {
+    if (!trouble) trouble = what;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+static void fiber_main() {
+    fiber_body();
+    fibers[current].done = true, moved++;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+template <class Ready> static void wait_until(Ready ready) {
+    while (!ready()) give_way();
+    moved++;
+}
+static void meet(Meeting &m, int want) {
+    const unsigned turn = m.turn;
+    moved++;
+    if (++m.here == want)
+        m.here = 0, m.turn++;
+    else
+        wait_until([&] { return m.turn != turn; });
+}
+
+// -- shared memory: an address holds the offset in its low 24 bits, and above, when it is of the cluster, 1 + the rank
+
+static unsigned char *at_shared(unsigned address) {
+    Block &b = address >> 24 ? blocks[(address >> 24) - 1] : block();
+    return b.shared.data() + (address & 0xFFFFFF) - SHARED_AT;
+}
+static unsigned char *host_shared() { return block().shared.data(); }
+static unsigned ks_shared_address(const void *p) {
+    return unsigned(static_cast<const unsigned char *>(p) - block().shared.data()) + SHARED_AT;
+}
+
+// -- barriers
+
+static void __syncthreads() { meet(block().meetings[0], threads_of_block); }
+static void __syncwarp() { meet(block().meetings[1000 + threadIdx.x / 32], 32); }
+static void ks_sync_some(int name, int threads) { meet(block().meetings[name], threads); }
+static void ks_cluster_sync() { meet(blocks[0].meetings[999], int(fibers.size())); }
+static unsigned ks_cluster_rank() { return rank_of_block(); }
+static unsigned ks_cluster_address(unsigned address, unsigned rank) { return address | (rank + 1) << 24; }
+static float4 ks_cluster_load(unsigned address) {
+    float4 v;
+    memcpy(&v, at_shared(address), 16);
+    return v;
+}
+static Barrier &barrier_at(unsigned address, unsigned rank) {
+    auto found = blocks[rank].barriers.find(address);
+    if (found == blocks[rank].barriers.end()) fail("a barrier that was not initialised");
+    return found->second;
+}
+static void settle(Barrier &b) {
+    if (b.left < 0) fail("more arrivals than a barrier expects");
+    if (b.left == 0 && b.bytes == 0) b.left = b.count, b.phase ^= 1;
+    moved++;
+}
+static void ks_barrier_init(unsigned barrier, unsigned arrivals) {
+    block().barriers[barrier] = {int(arrivals), int(arrivals), 0, 0};
+}
+static void ks_barrier_init_fence() {}
+static void arrive(Barrier &b) { b.left--, settle(b); }
+static void ks_barrier_arrive(unsigned barrier) { arrive(barrier_at(barrier, rank_of_block())); }
+static void ks_barrier_arrive_at(unsigned barrier, unsigned rank) {
+    if (rank >= blocks.size()) fail("no block of this rank");
+    arrive(barrier_at(barrier, rank));
+}
+static void ks_barrier_expect(unsigned barrier, unsigned bytes) {
+    Barrier &b = barrier_at(barrier, rank_of_block());
+    b.bytes += int(bytes), arrive(b);
+}
+static void ks_barrier_wait(unsigned barrier, unsigned parity) {
+    Barrier &b = barrier_at(barrier, rank_of_block());
+    wait_until([&] { return (b.phase & 1) != parity; });
+}
+static void ks_barrier_wait_cluster(unsigned barrier, unsigned parity) { ks_barrier_wait(barrier, parity); }
+
+// -- copies: a map is written by the test
+
+struct HostMap {
+    unsigned char *base;
+    int64_t extents[3], pitches[2], box[3], swizzle;
+};
+static unsigned swizzled(unsigned address, int64_t swizzle) {
+    const unsigned mask = swizzle == 128 ? 0x70 : swizzle == 64 ? 0x30 : swizzle == 32 ? 0x10 : 0;
+    return address ^ (address >> 3 & mask);
+}
+// Calls move(shared address, global pointer or null) for each 16-bit element of a box.
+template <class Move> static void walk_box(const HostMap &m, unsigned at, int inner, int outer, int batch, Move move) {
+    const int64_t row = m.swizzle ? m.swizzle : 2 * m.box[0];
+    for (int64_t o = 0; o < m.box[1]; o++)
+        for (int64_t i = 0; i < m.box[0]; i++) {
+            const int64_t x = inner + i, y = outer + o;
+            const bool inside = x >= 0 && x < m.extents[0] && y >= 0 && y < m.extents[1] && batch < m.extents[2];
+            unsigned char *there = m.base + 2 * (x + y * m.pitches[0] + batch * m.pitches[1]);
+            move(swizzled(at + unsigned(o * row + 2 * i), m.swizzle), inside ? there : nullptr);
+        }
+}
+static void ks_bulk_prefetch_map(const void *) {}
+static void ks_bulk_load_to(unsigned to, const void *map, unsigned barrier, int inner, int outer, int batch, unsigned short mask) {
+    const HostMap m = *static_cast<const HostMap *>(map);
+    if (to % (m.swizzle ? m.swizzle * 8 : 128)) fail("a box that does not begin at a whole pattern");
+    for (unsigned rank = 0; rank < 16; rank++) {
+        if (!(mask >> rank & 1)) continue;
+        if (rank >= blocks.size()) fail("no block of this rank");
+        landing.push_back([=] {
+            walk_box(m, to, inner, outer, batch, [&](unsigned s, const unsigned char *g) {
+                unsigned char *p = blocks[rank].shared.data() + s - SHARED_AT;
+                if (g) memcpy(p, g, 2); else memset(p, 0, 2);
+            });
+            Barrier &b = barrier_at(barrier, rank);
+            b.bytes -= int(m.box[0] * m.box[1] * 2), settle(b);
+        });
+    }
+}
+static void ks_bulk_load(unsigned to, const void *map, unsigned barrier, int inner, int outer, int batch) {
+    ks_bulk_load_to(to, map, barrier, inner, outer, batch, (unsigned short)(1u << rank_of_block()));
+}
+static void ks_bulk_store(const void *map, unsigned from, int inner, int outer, int batch) {
+    const HostMap m = *static_cast<const HostMap *>(map);
+    if (from % (m.swizzle ? m.swizzle * 8 : 128)) fail("a box that does not begin at a whole pattern");
+    const unsigned rank = rank_of_block();
+    fibers[current].open_stores.push_back([=] {
+        walk_box(m, from, inner, outer, batch, [&](unsigned s, unsigned char *g) {
+            if (g) memcpy(g, blocks[rank].shared.data() + s - SHARED_AT, 2);
+        });
+    });
+}
+static void ks_bulk_commit() {
+    Fiber &f = fibers[current];
+    f.stores.push_back(std::move(f.open_stores)), f.open_stores.clear();
+}
+static void run_down(std::deque<std::vector<std::function<void()>>> &groups, int pending) {
+    while (int(groups.size()) > pending) {
+        for (auto &one : groups.front()) one();
+        groups.pop_front();
+    }
+}
+template <int PENDING> static void ks_bulk_wait_read() { run_down(fibers[current].stores, PENDING); }
+template <int PENDING> static void ks_bulk_wait() { run_down(fibers[current].stores, PENDING); }
+static void ks_fence_async() {}
+template <int SWIZZLE> static unsigned ks_swizzled(unsigned offset) { return swizzled(offset, SWIZZLE); }
+
+template <int COUNT> static void ks_registers_less() {}
+template <int COUNT> static void ks_registers_more() {}
+
+// -- products: a descriptor is kept whole instead of packed; low 32 bits: address / 16, as the kernel adds to it
+
+struct HostLayout {
+    int swizzle, leading, stride;
+};
+static std::vector<HostLayout> layouts;
+template <int SWIZZLE> static unsigned long long ks_descriptor(unsigned address, int leading, int stride) {
+    for (size_t i = 0;; i++) {
+        if (i == layouts.size()) layouts.push_back({SWIZZLE, leading, stride});
+        const HostLayout &l = layouts[i];
+        if (l.swizzle == SWIZZLE && l.leading == leading && l.stride == stride)
+            return address >> 4 | (unsigned long long)i << 32;
+    }
+}
+// The canonical layouts of the PTX ISA: where element (x of M or N, k) lies.
+static unsigned place_of(unsigned long long descriptor, bool along, int x, int k) {
+    const HostLayout &l = layouts[descriptor >> 32];
+    const unsigned at = unsigned(descriptor) << 4;
+    const int wide = l.swizzle / 2;  // elements of a row
+    const unsigned flat = along ? at + x / wide * l.leading + x % wide * 2 + k % 8 * l.swizzle + k / 8 * l.stride
+                                : at + x % 8 * l.swizzle + x / 8 * l.stride + k * 2;
+    return swizzled(flat, l.swizzle);
+}
+template <class T> static float number_at(unsigned rank, unsigned address) {
+    T v;
+    memcpy(static_cast<void *>(&v), blocks[rank].shared.data() + address - SHARED_AT, 2);
+    return float(v);
+}
+static void ks_wgmma_fence() {}
+static void ks_wgmma_commit() {
+    Fiber &f = fibers[current];
+    f.products.push_back(std::move(f.open_products)), f.open_products.clear();
+}
+template <int PENDING> static void ks_wgmma_wait() {
+    give_way();  // let others go wrong first
+    run_down(fibers[current].products, PENDING);
+    __syncwarp();
+}
+template <int COUNT> static void ks_wgmma_pin(float (&)[COUNT]) {}
+template <class T, int N> struct ks_product {
+    template <int TA, int TB>
+    static void add(float (&d)[N / 2], unsigned long long left, unsigned long long right, int kept) {
+        float *sums = d;
+        const int t = threadIdx.x % 128;
+        const unsigned rank = rank_of_block();
+        fibers[current].open_products.push_back([=] {
+            float a[2][16];
+            for (int h = 0; h < 2; h++)
+                for (int k = 0; k < 16; k++) a[h][k] = number_at<T>(rank, place_of(left, TA, 16 * (t / 32) + t % 32 / 4 + 8 * h, k));
+            for (int i = 0; i < N / 2; i++) {
+                const int h = i / 2 % 2, column = 8 * (i / 4) + 2 * (t % 4) + i % 2;
+                float s = kept ? sums[i] : 0;
+                for (int k = 0; k < 16; k++) s += a[h][k] * number_at<T>(rank, place_of(right, TB, column, k));
+                sums[i] = s;
+            }
+        });
+    }
+};
+
+// -- matrices
+
+static void store_matrices(unsigned to, const unsigned (&v)[4], bool turned) {
+    Warp &w = warps[current / 32];
+    const int lane = threadIdx.x % 32, i = lane / 8, r = lane % 8;
+    w.to[lane] = to;
+    memcpy(w.v[lane], v, 16);
+    __syncwarp();
+    if (to % 16) fail("a row of a matrix that is not aligned");
+    for (int c = 0; c < 8; c++) {
+        const int row = turned ? c : r, column = turned ? r : c;
+        const unsigned pair = w.v[row * 4 + column / 2][i];
+        const uint16_t bits = uint16_t(column % 2 ? pair >> 16 : pair);
+        memcpy(at_shared(to) + 2 * c, &bits, 2);
+    }
+    __syncwarp();
+}
+static void ks_store_matrices(unsigned to, const unsigned (&v)[4]) { store_matrices(to, v, false); }
+static void ks_store_matrices_transposed(unsigned to, const unsigned (&v)[4]) { store_matrices(to, v, true); }
+
+// -- running
+
+static const char *run_clusters(unsigned grid, unsigned threads, unsigned cluster, void (*body)()) {
+    fiber_body = body, trouble = nullptr;
+    gridDim = dim3(grid, 1, 1), blockDim = dim3(threads, 1, 1), threads_of_block = int(threads);
+    for (unsigned first = 0; first < grid && !trouble; first += cluster) {
+        blocks = std::vector<Block>(cluster), warps = std::vector<Warp>(cluster * threads / 32);
+        fibers = std::vector<Fiber>(cluster * threads);
+        for (unsigned b = 0; b < cluster; b++) {
+            blocks[b].shared.assign(SHARED, 0xFF);
+            blocks[b].index = make_uint3(first + b, 0, 0);
+        }
+        for (Fiber &f : fibers) {
+            f.stack.resize(1 << 16);
+            getcontext(&f.context);
+            f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = f.stack.size();
+            f.context.uc_link = &scheduler;
+            makecontext(&f.context, fiber_main, 0);
+        }
+        for (;;) {
+            const unsigned long before = moved;
+            size_t ended = 0;
+            for (size_t f = 0; f < fibers.size() && !trouble; f++) {
+                if (!fibers[f].done) enter(int(f)), swapcontext(&scheduler, &fibers[f].context);
+                ended += fibers[f].done;
+            }
+            if (trouble) break;
+            if (ended == fibers.size()) break;
+            if (moved == before || landing.size() > 3) {  // copies land late, the newest of the oldest four first
+                if (landing.empty() && moved == before) { trouble = "everything waits for ever"; break; }
+                const size_t at = landing.size() > 3 ? 3 : landing.size() - 1;
+                auto copy = landing[at];
+                landing.erase(landing.begin() + at);
+                current = 0, copy();
+            }
+        }
+        if (!trouble && !landing.empty()) trouble = "a copy lands after its block has ended";
+        for (Fiber &f : fibers)
+            if (!trouble && (!f.stores.empty() || !f.open_stores.empty())) trouble = "a block ends before its stores";
+        landing.clear();
+    }
+    return trouble;
+}
