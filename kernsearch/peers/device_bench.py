@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ..backends.cuda import timing
+from ..backends.cuda import nvml, timing
 from ..errors import PeerError
 from .bench import US, How, Turns, row_of
 from .host import Child
@@ -80,6 +80,8 @@ def _one(
     turns.play()
     row = row_of(problem, ours, there, told, turns)
     row |= {"copies": copies, "launches": launches}
+    if (state := nvml.state(device)) is not None and state.throttled:
+        row["throttled"] = list(state.throttled)
     for name in (US, *there) if cold else ():
         first = {**loaded[name]["first"], **told[name]["first"]}
         (row["ours"] if name == US else row["peers"][name])["first"] = first
@@ -88,9 +90,8 @@ def _one(
 
 def _numbers(told: dict[str, dict[str, Any]], device: Device, warm: bool, seconds: float) -> tuple[int, int]:
     """(sets of operands, calls of a graph) for all libraries."""
-    size = told[US]["bytes"]
-    copies, launches = timing.plan_replay(seconds, size, int(device.l2_bytes))
-    return (1, launches) if warm else (copies, launches)
+    copies = 1 if warm else timing.copies_for(told[US]["bytes"], int(device.l2_bytes))
+    return copies, timing.launches_for(seconds, copies)
 
 
 class _Field:

@@ -1,8 +1,8 @@
 """Timing a library on a device: its calls are recorded into a graph over rotating operands, and replays are timed.
 
-The same for every library, ours too; only whose stream and whose graph object it is differs. Events are recorded
-around each replay, all replays of a turn are queued behind a first one that is not timed, so that the device neither
-sleeps nor waits for the host in between.
+The same for every library, ours too; only whose stream and whose graph object it is differs. CuPy's are those of
+`backends.cuda.timing`, PyTorch's do the same: replays that do not count wake the clocks, then events stand between
+replays that are all queued, so that the device neither sleeps nor waits for the host in between.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
-WAKING_S = 2e-3  # of untimed replays at the start of a turn: clocks rise, the other processes' work has ended
+from ..backends.cuda import timing
+
 ROUGH = 5  # launches of a first look
 
 
@@ -42,7 +44,7 @@ class TorchGraphs:
         self.torch.cuda.set_device(index)
         self.stream = self.torch.cuda.Stream()
         self.graph: Any = None
-        self.launches, self.seconds = 1, 1.0
+        self.launches, self.waking = 1, 1
 
     def _event(self) -> Any:
         event = self.torch.cuda.Event(enable_timing=True)
@@ -57,8 +59,7 @@ class TorchGraphs:
                 call()
             end = self._event()
         end.synchronize()
-        self.seconds = float(start.elapsed_time(end)) * 1e-3 / ROUGH
-        return self.seconds
+        return float(start.elapsed_time(end)) * 1e-3 / ROUGH
 
     def capture(self, calls: Sequence[Callable[[], Any]], launches: int) -> None:
         self.graph = None
@@ -70,19 +71,20 @@ class TorchGraphs:
         with self.torch.cuda.graph(graph, stream=self.stream):
             for i in range(launches):
                 calls[i % len(calls)]()
-        self.graph, self.launches = graph, launches
+        self.graph, self.launches, self.waking = graph, launches, 1
+        once = self.replay(1)[0] * launches
+        self.waking = max(1, math.ceil(timing.WAKING_S / max(once, 1e-6)))
 
     def replay(self, repeat: int) -> list[float]:
         with self.torch.cuda.stream(self.stream):
-            for _ in range(_waking(self.seconds * self.launches)):
+            for _ in range(self.waking):
                 self.graph.replay()
-            pairs = []
+            events = [self._event()]
             for _ in range(repeat):
-                start = self._event()
                 self.graph.replay()
-                pairs.append((start, self._event()))
+                events.append(self._event())
         self.stream.synchronize()
-        return [float(start.elapsed_time(end)) * 1e-3 / self.launches for start, end in pairs]
+        return [float(start.elapsed_time(end)) * 1e-3 / self.launches for start, end in pairwise(events)]
 
     def release(self) -> None:
         self.graph = None
@@ -102,65 +104,37 @@ class CupyGraphs:
         self.device = self.xp.cuda.Device(index)
         self.device.use()
         self.stream = self.xp.cuda.Stream(non_blocking=True)
-        self.graph: Any = None
-        self.launches, self.seconds = 1, 1.0
-
-    def _event(self) -> Any:
-        event = self.xp.cuda.Event()
-        event.record(self.stream)
-        return event
-
-    def _between(self, start: Any, end: Any) -> float:
-        return float(self.xp.cuda.get_elapsed_time(start, end)) * 1e-3
+        self.timer: Callable[[int], list[float]] | None = None
 
     def rough(self, call: Callable[[], Any]) -> float:
+        start, end = self.xp.cuda.Event(), self.xp.cuda.Event()
         with self.stream:
             call()
-            start = self._event()
+            start.record(self.stream)
             for _ in range(ROUGH):
                 call()
-            end = self._event()
+            end.record(self.stream)
         end.synchronize()
-        self.seconds = self._between(start, end) / ROUGH
-        return self.seconds
+        return float(self.xp.cuda.get_elapsed_time(start, end)) * 1e-3 / ROUGH
 
     def capture(self, calls: Sequence[Callable[[], Any]], launches: int) -> None:
-        self.graph = None
+        self.timer = None
         with self.stream:
             for call in calls:
                 call()
-            self.stream.synchronize()
-            self.stream.begin_capture()
-            try:
-                for i in range(launches):
-                    calls[i % len(calls)]()
-            finally:
-                graph = self.stream.end_capture()
-        self.graph, self.launches = graph, launches
-        graph.upload(self.stream)
+        self.stream.synchronize()
+        self.timer = timing.graph_timer(lambda copy: calls[copy](), len(calls), self.stream, launches=launches)
 
     def replay(self, repeat: int) -> list[float]:
-        with self.stream:
-            for _ in range(_waking(self.seconds * self.launches)):
-                self.graph.launch(self.stream)
-            pairs = []
-            for _ in range(repeat):
-                start = self._event()
-                self.graph.launch(self.stream)
-                pairs.append((start, self._event()))
-        self.stream.synchronize()
-        return [self._between(start, end) / self.launches for start, end in pairs]
+        assert self.timer is not None
+        return self.timer(repeat)
 
     def release(self) -> None:
-        self.graph = None
+        self.timer = None
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def synchronize(self) -> None:
         self.device.synchronize()
-
-
-def _waking(seconds: float) -> int:
-    return max(1, math.ceil(WAKING_S / max(seconds, 1e-6)))
 
 
 KINDS: dict[str, Callable[[int], Graphs]] = {"torch": TorchGraphs, "cupy": CupyGraphs}

@@ -1,0 +1,230 @@
+"""The parts of device.py. Each is a function of the time that is left and its options, and returns what to keep."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+import tempfile
+import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import figures_h200
+from device_run import CACHE, WORK, Deadline, Done, json_of, kernsearch, log, out, python, run, table
+
+Result = dict[str, Any] | None
+
+
+def gpu_tests(deadline: Deadline, files: list[str], jobs: int, each: float, select: str) -> Result:
+    """A process a file, some at once; junit.xml and gpu-tests.log hold everything."""
+    marked = re.compile(r"mark\.gpu\b")
+    found = files or sorted(str(p) for p in Path("tests").rglob("test_*.py") if marked.search(p.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+
+        def one(number: int, file: str) -> Done:
+            report = f"{folder}/{number}.xml"
+            arguments = ["-m", "pytest", "-m", "gpu", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", file]
+            arguments += [f"--junitxml={report}", "-o", "junit_family=xunit1", *(["-k", select] if select else [])]
+            with tempfile.TemporaryDirectory() as cache:
+                limit = min(each, deadline.left)
+                return python(arguments, limit, KERNSEARCH_CACHE=cache) if limit > 5 else Done(None, "no time left", 0)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            done = list(pool.map(one, range(len(found)), found))
+        suites, rows, failures = xml.Element("testsuites"), [], []
+        for number, (file, ended) in enumerate(zip(found, done, strict=True)):
+            path = Path(folder, f"{number}.xml")
+            counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+            if path.is_file():
+                for suite in xml.parse(path).getroot().iter("testsuite"):
+                    suites.append(suite)
+                    counts = {name: counts[name] + int(suite.get(name, 0)) for name in counts}
+            bad = counts["failures"] + counts["errors"]
+            state = "time over" if ended.code is None else "ok" if ended.code in (0, 5) else f"exit {ended.code}"
+            passed = counts["tests"] - bad - counts["skipped"]
+            rows.append((file, passed, bad, counts["skipped"], f"{ended.seconds:.0f} s", state))
+            failures += [line for line in ended.text.splitlines() if line.startswith(("FAILED", "ERROR "))]
+            failures += [f"{file}: {ended.last}"] if ended.code is None or ended.code not in (0, 1, 5) else []
+        xml.ElementTree(suites).write(out() / "junit.xml")
+    log("gpu-tests", {file: ended.text for file, ended in zip(found, done, strict=True)})
+    for line in failures[:60]:
+        print(line[:240])
+    table(("file", "passed", "failed", "skipped", "time", ""), rows)
+    return {"files": [dict(zip(("file", "passed", "failed", "skipped", "time", "state"), row, strict=True))
+                      for row in rows]}  # fmt: skip
+
+
+def probe(deadline: Deadline) -> Result:
+    done = {"probe": python([*WORK, "probe"], deadline.left), "doctor": kernsearch(["doctor"], deadline.left)}
+    done["nvidia-smi"] = run(["nvidia-smi"], 30)
+    log("probe", {name: ended.text for name, ended in done.items()})
+    print(done["doctor"].text)
+    print(done["probe"].text)
+    text = json_of(done["probe"].text)
+    return json.loads(text) if text else {"error": done["probe"].last}
+
+
+# -- tuning
+
+LEDGER = CACHE / "ledger.json"
+START_S = 15.0  # of a tuning run, beside its time limit: starting, finals, ending
+
+
+def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: float, most: float) -> Result:
+    """Rounds over the problems that were tuned least; every run goes on with the study that is there."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    ledger: dict[str, Any] = json.loads(LEDGER.read_text()) if LEDGER.is_file() else {}
+    keys = _problems(workload, only)
+    logs, rows = {}, []
+    while True:
+        pending = sorted((ledger.get(key, {}).get("seconds", 0.0), i) for i, key in enumerate(keys))
+        pending = [(spent, i) for spent, i in pending if spent < enough]
+        if not pending or deadline.left < least + 2 * START_S:
+            break
+        key = keys[pending[0][1]]
+        share = min(most, max(least, deadline.left / len(pending) - START_S), deadline.left - 2 * START_S)
+        done = kernsearch([*_words(key), "--timeout", f"{share:.0f}", "--trials", "100000", "--json"],
+                          share + 60 if deadline.left > share + 70 else deadline.left - 5)  # fmt: skip
+        entry = ledger.setdefault(key, {"seconds": 0.0, "runs": 0, "best": []})
+        text = json_of(done.text)
+        told = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
+        entry["seconds"], entry["runs"] = entry["seconds"] + share, entry["runs"] + 1
+        entry["best"].append(told.get("median_s"))
+        LEDGER.write_text(json.dumps(ledger, indent=1) + "\n")
+        logs[f"{key} #{entry['runs']}"] = done.text
+        counts = told.get("counts", {})
+        said = told.get("variant", told.get("error", ""))[:60]
+        best = f"{told['median_s'] * 1e6:.2f} us" if told.get("median_s") else "-"
+        rows.append((key, f"{share:.0f} s", counts.get("measured", "-"), best, said))
+    log("tune", logs)
+    with tarfile.open(out() / "h200.tar.gz", "w:gz") as archive:
+        archive.add(CACHE, CACHE.name, filter=lambda member: None if "/objects" in member.name else member)
+    table(("problem", "time", "measured", "best", "variant"), rows)
+    return {"tuned": rows, "ledger": ledger}
+
+
+def _problems(workload: Path, only: str) -> list[str]:
+    """Problems of a workload as JSON of what the command line wants, in the file's order."""
+    done = python([*WORK, "problems", str(workload)], 60)
+    if done.code != 0:
+        raise SystemExit(done.text)
+    keys: list[str] = json.loads(json_of(done.text))["keys"]
+    return [key for key in keys if re.search(only, key)]
+
+
+def _words(key: str) -> list[str]:
+    """The command line of a problem's key: 'gemm 16x16x16 bfloat16 epilogue=none layout=nn'."""
+    op, shape, dtype, *options = key.split()
+    pairs = [option.partition("=") for option in options]
+    named = [word for name, _, value in pairs for word in (f"--{name}", value)]
+    return ["tune", op, "--shape", shape, "--dtype", dtype, "--device", "cuda", *named]
+
+
+def quality(deadline: Deadline, only: str) -> Result:
+    """Searches of 30 and 120 s from nothing, against the records: all by their ratio to torch in one comparison."""
+    found: dict[str, Any] = {}
+    rows = []
+    for key in _problems(Path("benchmarks/gemm-h200.toml"), only):
+        if deadline.left < 30 + 120 + 4 * START_S:
+            break
+        words = _words(key)[1:]
+        ratios = {"record": _ratio(words, str(CACHE.resolve()), deadline)}
+        for seconds in (30, 120):
+            with tempfile.TemporaryDirectory() as folder:
+                kernsearch(["tune", *words, "--timeout", str(seconds), "--trials", "100000"],
+                           min(seconds + 90, deadline.left), KERNSEARCH_CACHE=folder)  # fmt: skip
+                ratios[f"{seconds} s"] = _ratio(words, folder, deadline)
+        found[key] = ratios
+        best = max((r for r in ratios.values() if r), default=None)
+        rows.append((key, *(f"{r / best:.3f}" if r and best else "-" for r in ratios.values())))
+    table(("problem (speed by the best)", "record", "30 s", "120 s"), rows)
+    return found
+
+
+def _ratio(words: list[str], cache: str, deadline: Deadline) -> float | None:
+    done = kernsearch(["bench", *words, "--against", "torch", "--json"], min(90, deadline.left), KERNSEARCH_CACHE=cache)
+    text = json_of(done.text)
+    return json.loads(text)["geomean"]["torch"] if done.code == 0 and text else None
+
+
+# -- figures
+
+
+def figures(deadline: Deadline, groups: str, rounds: int | None, against: str) -> Result:
+    """Each group of problems in a process of its own; what is there when time is over is the table."""
+    wanted = [name for name in groups.split(",") if name] or list(figures_h200.GROUPS)
+    found, logs = {}, {}
+    for name in wanted:
+        if deadline.left < 30:
+            found[name] = {"error": "no time left"}
+            continue
+        options = json.dumps({"rounds": rounds, "also": [x for x in against.split(",") if x]})
+        done = python([*WORK, "group", name, options], deadline.left - 5)
+        text = json_of(done.text)
+        found[name] = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
+        logs[name] = done.text
+    log("table", logs)
+    figures_h200.show(found)
+    return found
+
+
+def bench(deadline: Deadline, arguments: list[str]) -> Result:
+    words = [word for word in arguments if word != "--"]
+    done = kernsearch(["bench", *words, *([] if "--device" in words else ["--device", "cuda"])], deadline.left)
+    log("bench", {" ".join(words): done.text})
+    print(done.text)
+    return None
+
+
+# -- looking inside
+
+
+def sanitize(deadline: Deadline, dtype: str, rung: str, shape: str, tools: str) -> Result:
+    """Rungs must be clean, planted faults must be found."""
+    chosen = python([*WORK, "choose", shape, dtype, rung], min(180, deadline.left))
+    logs, rows = {"choose": chosen.text}, []
+    text = json_of(chosen.text)
+    configs: dict[str, Any] = json.loads(text)["rungs"] if text else {}
+    if not configs:
+        print(chosen.text)
+    for tool in tools.split(","):
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--launch-timeout", "0"]
+        if deadline.left > 20:
+            planted = run([*command, "python3", *WORK, "fault", tool], min(120, deadline.left))
+            logs[f"{tool} fault"] = planted.text
+            rows.append(
+                (tool, "planted fault", "found" if planted.code == 99 else "NOT FOUND", f"{planted.seconds:.0f} s")
+            )
+        for name, config in configs.items():
+            if deadline.left < 20:
+                rows.append((tool, name, "no time left", ""))
+                continue
+            words = json.dumps({"rung": name, "config": config, "shape": shape, "dtype": dtype})
+            done = run([*command, "python3", *WORK, "rung", words], min(150, deadline.left))
+            logs[f"{tool} {name}"] = done.text
+            state = {0: "clean", 99: "ERRORS", None: "time over"}.get(done.code, f"exit {done.code}: {done.last}")
+            rows.append((tool, name, state, f"{done.seconds:.0f} s"))
+    log("sanitize", logs)
+    table(("tool", "kernel", "", "time"), rows)
+    return {"rows": rows, "configs": configs}
+
+
+def ncu(deadline: Deadline, dtype: str, rung: str, shape: str, layout: str, sections: str, fix: str) -> Result:
+    words = {"rung": rung, "config": json.loads(fix) if fix else None, "shape": shape, "dtype": dtype, "layout": layout}
+    command = ["ncu", "--clock-control", "none", "--target-processes", "all", "--profile-from-start", "off"]
+    for section in sections.split(","):
+        command += ["--section", section]
+    done = run([*command, "python3", *WORK, "rung", json.dumps(words)], deadline.left)
+    log("ncu", {json.dumps(words): done.text})
+    wanted = r"^  \w+.*\(|Throughput|Duration|Registers|Occupancy|Waves|Shared Memory|Hit Rate|Cycles|Issued"
+    kept = [line for line in done.text.splitlines() if re.search(wanted, line)]
+    print("\n".join(kept[:60]) or done.last)
+    return None
+
+
+def triton_ir(deadline: Deadline, shape: str) -> Result:
+    done = python([*WORK, "triton-ir", shape, str(out())], deadline.left)
+    print(done.text[-6000:])
+    return None
