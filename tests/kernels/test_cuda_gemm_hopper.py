@@ -13,7 +13,7 @@ from kernsearch.spaces.generic import templates as generic
 SMALL = {"BM": 128, "BN": 128, "BK": 64, "CONSUMERS": 2, "PINGPONG": 0, "STAGES": 5, "CM": 1, "CN": 1, "GROUP": 4,
          "ALONG": 0, "BUFFERS": 2}  # fmt: skip
 SHORT = {"BM": 128, "BN": 64, "BK": 64, "CONSUMERS": 2, "STAGES": 4, "SPLIT": 4}
-AWKWARD = [[256, 256, 256], [1, 8, 1], [129, 257, 65], [640, 1288, 1000], [1543, 1001, 520], [3000, 130, 72]]
+AWKWARD = [[256, 256, 256], [1, 8, 1], [129, 257, 65], [640, 1288, 1000], [1543, 1001, 520], [3000, 130, 72], [129, 264, 65], [1543, 1000, 520], [3000, 136, 72], [136, 1544, 200]]
 ONE_TILE = [[128, 128, 64], [128, 128, 256]]
 
 

@@ -20,7 +20,8 @@ KS_DEVICE void ks_load_box(unsigned to, const void *map, unsigned barrier, int i
 }
 
 KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &tiles, unsigned rank) {
-    const int row = int(rank) % CM, column = int(rank) / CM;  // of this block in its cluster
+    const int place = COMBINE ? 0 : int(rank);  // blocks that add up slabs share no tiles
+    const int row = place % CM, column = place / CM;
     unsigned a_mask = 0, b_mask = 0;
     for (int c = 0; c < CN; c++) a_mask |= 1u << (row + CM * c);     // blocks of the same rows share A
     for (int r = 0; r < CM; r++) b_mask |= 1u << (column * CM + r);  // blocks of the same columns share B

@@ -14,6 +14,7 @@ from ...binding import Binding
 from ...device import Device
 from ...launch import SCRATCH
 from ...plan import KernelPlan, Launch
+from ...sizes import evaluate
 from ..expressions import fold
 from ..views import GROUPS
 from .header import Extras, header
@@ -44,7 +45,8 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
     arrays = [*(array.name for array in binding.arrays), *([SCRATCH] if scratch != "0" else [])]
     extents = [fold(extent, letters) for extent in binding.extents.values()]
     strides = [f"{array.name}.{axis}" for array in binding.arrays for axis in sorted(array.axes)]
-    rules = [rule for map_, at in made for rule in assumptions(map_, at)]
+    outputs = {root.array for root in binding.roots}
+    rules = [rule for map_, at in made for rule in assumptions(map_, at, written=map_.buffer in outputs)]
     extras = Extras(tuple(packed.values()), tuple(made), has_scratch=scratch != "0")
     return KernelPlan(
         template=template.name,
@@ -66,7 +68,7 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
 
 def _launch(launch: Launch, names: Mapping[str, int | str]) -> Launch:
     x, y, z = (fold(text, names) for text in launch.grid)
-    cluster = tuple(names.get(c, c) if isinstance(c, str) else c for c in launch.cluster)
+    cluster = tuple(evaluate(fold(str(blocks), names), {}) for blocks in launch.cluster)
     return Launch(
         entry=launch.entry,
         grid=(x, y, z),

@@ -88,7 +88,10 @@ def tensor_map(
     at = place(binding, tile.role, tile.groups)
     sizes = {g: evaluate(fold(text, config), {}) for g, text in zip(tile.groups, tile.tile, strict=True)}
     share = evaluate(fold(tile.share, config), {})
-    wide = sizes[at.inner] if not tile.swizzle else min(sizes[at.inner], tile.swizzle // at.bytes)
+    swizzle = tile.swizzle
+    while swizzle > 32 and sizes[at.inner] % (swizzle // at.bytes):
+        swizzle //= 2  # boxes are as wide as their swizzle, and fill the tile
+    wide = min(sizes[at.inner], swizzle // at.bytes) if swizzle else sizes[at.inner]
     box = (wide, sizes[at.outer] // share, 1)
     if max(box) > MOST_BOX or wide * at.bytes % ALIGNED or sizes[at.outer] % share or sizes[at.inner] % wide:
         reason = f"a box of {tile.role} is {box[0]}x{box[1]}: want at most {MOST_BOX}, whole, and rows of 16 bytes"
@@ -100,12 +103,16 @@ def tensor_map(
     else:
         pitch = f"up({extents[0]}, {PITCH})"
         pitches, buffer, offset = (pitch, f"{pitch} * {extents[1]}"), SCRATCH, copy
-    made = TensorMap(c_name(tile.role), buffer, at.dtype, extents, (pitches[0], pitches[1]), box, tile.swizzle, offset)
+    made = TensorMap(c_name(tile.role), buffer, at.dtype, extents, (pitches[0], pitches[1]), box, swizzle, offset)
     return made, at
 
 
-def assumptions(made: TensorMap, at: Place) -> list[str]:
-    """What must hold of a call for the map to be legal; nothing where it lies over a copy that the kernel makes."""
+def assumptions(made: TensorMap, at: Place, *, written: bool = False) -> list[str]:
+    """What must hold of a call for the map to be legal; nothing where it lies over a copy that the kernel makes.
+
+    A `written` array must end with whole 16 bytes in each row: the copy engine clips no finer (seen on an H200: a
+    store to 257 columns of two bytes changed 264).
+    """
     inner, outer, third = made.extents
     rules = [f"{inner} < {INT32} and {outer} < {INT32} and {third} < {INT32}"]
     if made.buffer == SCRATCH:
@@ -115,6 +122,8 @@ def assumptions(made: TensorMap, at: Place) -> list[str]:
         if pitch != "0":
             rules.append(f"{pitch} > 0 and {pitch} * {at.bytes} % {ALIGNED} == 0 or {extent} <= 1")
     rules.append(f"{at.array}.base % {ALIGNED} == 0")
+    if written:
+        rules.append(f"{inner} * {at.bytes} % {ALIGNED} == 0")
     return rules
 
 
