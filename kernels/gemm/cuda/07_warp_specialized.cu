@@ -45,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
         }
         ks_barrier_init(shared + READY, CONSUMERS * CLUSTER);
         ks_barrier_init(shared + FREE, CONSUMERS * CLUSTER);
+        for (int c = 0; c < PARTIES; c++) ks_barrier_init(shared + TURN + 8 * c, 1);
         ks_barrier_init_fence();
     }
     if (CLUSTER > 1)
@@ -69,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
                 continue;
             }
             float d[PARTS][BN / 2];
-            ks_consume(d, shared, t, row, ring, rank);
+            ks_await_turn(shared, consumer, turn);
+            ks_consume(d, shared, t, row, ring, rank, consumer);
 #if KS_COMBINE
             ks_combine(x, d, t, row, shared, reinterpret_cast<float *>(base + PIECES), group, consumer, rank, turn);
 #else

@@ -124,5 +124,6 @@ gemm_simt_pipeline(const __grid_constant__ ks_args x) {
     float sums[TM][TN] = {};
     const layout own(threadIdx.x);
     sum_block(x, first, ks_last_K(x, first) - first.K, own, sums);
+    ks_allow_next_launch();  // of slabs: the kernel that adds them up may get ready
     ks_put_block<BM, BN, TM, TN>(x, first, own, sums, ks_tiles);
 }

@@ -74,10 +74,10 @@ constexpr bool TURNED = false;
 #endif
 
 // Barriers, 8 bytes each, lie at the start of shared memory; tiles follow at a multiple of 1024 bytes.
-constexpr int FULL = 0, EMPTY = 8 * STAGES, READY = 16 * STAGES, FREE = READY + 8;
+constexpr int FULL = 0, EMPTY = 8 * STAGES, READY = 16 * STAGES, FREE = READY + 8, TURN = FREE + 8;
 constexpr int TILES = 1024;
 constexpr int PIECES = TILES + STAGES * STAGE_BYTES;
-static_assert(FREE + 8 <= TILES, "barriers take at most 1024 bytes");
+static_assert(TURN + 8 * PARTIES <= TILES, "barriers take at most 1024 bytes");
 
 // One tile of the output, or of a slab of it.
 struct ks_tile {

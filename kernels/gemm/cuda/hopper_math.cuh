@@ -51,9 +51,18 @@ KS_DEVICE void ks_multiply_stage(float (&d)[PARTS][BN / 2], unsigned long long l
     ks_wgmma_commit();
 }
 
+// Consumers that take tiles in turn wait for each other: one begins when the other has seen its last stage. The parity
+// of a barrier tells whether a stage is full only to one who has followed it that far.
+KS_DEVICE void ks_await_turn(unsigned shared, int consumer, int turn) {
+    if (PINGPONG) ks_barrier_wait(shared + TURN + 8 * consumer, (turn / PARTIES & 1) ^ (consumer == 0));
+}
+KS_DEVICE void ks_end_turn(unsigned shared, int consumer) {
+    if (PINGPONG && threadIdx.x % 128 == 0) ks_barrier_arrive(shared + TURN + 8 * ((consumer + 1) % PARTIES));
+}
+
 // d = the sums of tile `t`, for rows from `row` on within the tile.
 KS_DEVICE void ks_consume(float (&d)[PARTS][BN / 2], unsigned shared, const ks_tile &t, int row, ks_ring &ring,
-                          unsigned rank) {
+                          unsigned rank, int consumer) {
     const unsigned long long left = ks_left(shared + TILES, row), right = ks_right(shared + TILES + A_BYTES);
     ks_barrier_wait(shared + FULL + 8 * ring.stage, ring.phase);
     ks_multiply_stage<true>(d, left + ring.stage * (STAGE_BYTES / 16), right + ring.stage * (STAGE_BYTES / 16));
@@ -67,6 +76,7 @@ KS_DEVICE void ks_consume(float (&d)[PARTS][BN / 2], unsigned shared, const ks_t
         before = ring.stage;
         ring.next();
     }
+    ks_end_turn(shared, consumer);
     ks_wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < PARTS; part++) ks_wgmma_pin(d[part]);

@@ -73,13 +73,18 @@ KS_DEVICE ks_operand<ks_t> ks_operand_B(const ks_args &x, const ks_at &tile) {
     return {ks_at_B(x, i), ks_extent_N(x), ks_last_K(x, i) - i.K, i.K, ks_extent_K(x), ks_step_B_N(x), ks_step_B_K(x)};
 }
 
-// 16 (along M or N) x 16 (along K) elements, from (outer, depth) of a tile on, in the order of an A operand of mma.
-template <int Outer, int Depth, bool Deep>
+// 16 (along M or N) x 16 (along K) elements, from (outer, depth) of a tile on, as four 8x8 matrices. The second matrix is
+// the next one along M or N for an A operand of mma (First), along K for two B operands; what one mma takes must lie in
+// neighbouring registers, else the compiler moves it there.
+template <int Outer, int Depth, bool Deep, bool First>
 KS_DEVICE void ks_fragment(uint32_t (&r)[4], ks_shared_t tile, int outer, int depth, int lane) {
+    const int second = lane / 8 % 2 * 8, third = lane / 16 * 8;
+    outer += First ? second : third;
+    depth += First ? third : second;
     if (Deep)
-        ks_load_matrices(r, tile + ks_place<Depth / 8>(outer + lane % 16, depth / 8 + lane / 16));
+        ks_load_matrices(r, tile + ks_place<Depth / 8>(outer + lane % 8, depth / 8));
     else
-        ks_load_matrices_transposed(r, tile + ks_place<Outer / 8>(depth + lane % 8 + lane / 16 * 8, outer / 8 + lane / 8 % 2));
+        ks_load_matrices_transposed(r, tile + ks_place<Outer / 8>(depth + lane % 8, outer / 8));
 }
 
 // A warp's sums and where it stands in the block.
@@ -110,10 +115,10 @@ struct ks_fragments {
         const int depth = (w.slice * KS_STEPS + step) * 16;
 #pragma unroll
         for (int m = 0; m < KS_WM / 16; m++)
-            ks_fragment<KS_BM, KS_BK, ks_deep_A>(a[m], tile_a, w.row + m * 16, depth, w.lane);
+            ks_fragment<KS_BM, KS_BK, ks_deep_A, true>(a[m], tile_a, w.row + m * 16, depth, w.lane);
 #pragma unroll
         for (int n = 0; n < KS_WN / 16; n++)
-            ks_fragment<KS_BN, KS_BK, ks_deep_B>(b[n], tile_b, w.column + n * 16, depth, w.lane);
+            ks_fragment<KS_BN, KS_BK, ks_deep_B, false>(b[n], tile_b, w.column + n * 16, depth, w.lane);
     }
 
     KS_DEVICE void multiply(ks_warp &w) const {
@@ -121,8 +126,8 @@ struct ks_fragments {
         for (int m = 0; m < KS_WM / 16; m++)
 #pragma unroll
             for (int n = 0; n < KS_WN / 16; n++) {
-                ks_multiply<ks_t>(w.sums[m][2 * n], a[m], b[n][0], b[n][2]);
-                ks_multiply<ks_t>(w.sums[m][2 * n + 1], a[m], b[n][1], b[n][3]);
+                ks_multiply<ks_t>(w.sums[m][2 * n], a[m], b[n][0], b[n][1]);
+                ks_multiply<ks_t>(w.sums[m][2 * n + 1], a[m], b[n][2], b[n][3]);
             }
     }
 };
