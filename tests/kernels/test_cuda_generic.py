@@ -12,6 +12,9 @@ from kernsearch.spaces.generic.templates import cuda as generic
 from test_generic_kernels import FUNCTIONS, SIZES, arrays_of, binding_of, numbers
 
 from kernsearch.binding import Array, Field, Root
+from kernsearch.derive import explore
+from kernsearch.meaning import interpret
+from kernsearch.program.sketch import Sketch
 
 EACH, FOUR = {"TM": 4, "TN": 4}, {"TM": 8, "TN": 1}
 
@@ -187,6 +190,33 @@ def test_columns_may_be_several_axes(place):
     arrays = {"A": of("A", (4, 9), 1, "float32"), "B": of("B", (3, 9, 5), 2, "float32"), "D": unwritten((3, 4, 5))}
     run(place, binding, generic.CONTRACTION, EACH, arrays)
     close(arrays["D"], arrays["A"].astype(float) @ arrays["B"].astype(float), "float32", 4)
+
+
+def softmax_of_a_product():
+    """Y[m,n] = softmax over n of (A / rms(A)) B."""
+    s = Sketch({"m": "M", "n": "N", "k": "K"}, acc="float32")
+    a, b = s.input("A", "mk", "float16"), s.input("B", "kn", "float16")
+    norm = s.map("norm", ("sqrt", s.reduce("squares", "sum", ("mul", a, a), over="k")))
+    x = s.dot("x", s.map("unit", ("normalize", a, norm)), b, over="k")
+    e = s.map("e", ("exp", s.map("shifted", ("shift", x, s.reduce("m", "max", x, over="n")))))
+    return s.build(Y=s.map("y", ("normalize", e, s.reduce("l", "sum", e, over="n")), dtype="float16"))
+
+
+def test_every_program_runs_whatever_its_kernels_are(place):
+    program, sizes = softmax_of_a_product(), {"M": 5, "N": 19, "K": 7}
+    inputs = {"A": of("A", (5, 7), 1, "float16"), "B": of("B", (7, 19), 2, "float16")}
+    want = interpret(program, {name: array.astype(float) for name, array in inputs.items()}, sizes)["Y"]
+    variants = explore(program, generic.templates(), {**sizes, "ITEMSIZE": 2}).variants
+    assert len(variants) > 2
+    for variant in (variants[0], variants[-1]):
+        values = dict(inputs)
+        for matched in variant.kernels:
+            binding = matched.binding()
+            for array in binding.arrays:
+                shape = [sizes[binding.extents[axis]] for axis in array.axes]
+                values.setdefault(array.name, unwritten(shape, array.dtype))
+            run(place, binding, matched.template, EACH, {array.name: values[array.name] for array in binding.arrays})
+        close(values["Y"], want, "float16")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
