@@ -43,8 +43,10 @@ LEAST_CAPABILITY = {"bfloat16": 80, "float8_e4m3fn": 89, "float8_e5m2": 89}  # o
 
 def lacks(device: Device, dtype: str) -> str | None:
     """Why a device does not compute in a dtype, in one line, or None."""
-    facts = device.facts
-    if "cc_major" not in facts or 10 * facts["cc_major"] + facts.get("cc_minor", 0) >= LEAST_CAPABILITY.get(dtype, 0):
+    if "cc_major" not in device.facts:
         return None
-    able = [name for name in ("bfloat16", "float16", "float32") if lacks(device, name) is None]
+    capability = 10 * device.facts["cc_major"] + device.facts.get("cc_minor", 0)
+    if capability >= LEAST_CAPABILITY.get(dtype, 0):
+        return None
+    able = [name for name in ("bfloat16", "float16", "float32") if capability >= LEAST_CAPABILITY.get(name, 0)]
     return f"dtype {dtype!r}: {device.name or device} ({device.arch}) has none of it; want {' or '.join(able)}"

@@ -352,3 +352,11 @@ def test_the_sign_of_a_zero_scalar_counts() -> None:
     for alpha in (0.0, -0.0, 0.0):
         signs = np.signbit(ks.matmul(a, b, alpha=alpha))
         assert (signs == (str(alpha) == "-0.0")).all()
+
+
+def test_a_list_is_not_mistaken_for_nothing_on_a_remembered_call() -> None:
+    a, b = whole(5, 4, dtype="float64"), whole(4, 3, dtype="float64")
+    c = whole(5, 3, dtype="float64")
+    for _ in range(2):
+        ks.matmul(a, b, c=c, beta=1.0)
+    assert np.array_equal(ks.matmul(a, b, c=c, beta=1.0, bias=[1.0, 2.0, 3.0]), a @ b + c + [1, 2, 3])

@@ -11,7 +11,7 @@ load something raises. Workspace of a captured call belongs to the graph: it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import launch
 from ..backends import Compiled
@@ -48,6 +48,7 @@ class Bound:
         self._go = launcher.run
         self.bytes = launcher.workspace_bytes
         self.spans = tuple(span(view) for view in views)
+        self._inputs = self.spans[:-1]
         self._capture = capture
 
     def run(self, addresses: Sequence[int], scalars: tuple[float, ...], library: Library) -> None:
@@ -62,16 +63,18 @@ class Bound:
             self._capture.keep(stream, block)
         self._go(addresses, scalars, stream, workspace)
 
+    def apart(self, addresses: Sequence[int]) -> bool:
+        """Is the last operand, an output, apart from all others?"""
+        at, (low, high) = addresses[-1], self.spans[-1]
+        first, end = at + low, at + high
+        for address, (low, high) in zip(addresses, self._inputs, strict=False):
+            if first < address + high and address + low < end:
+                return False
+        return True
+
     def _room(self, library: Library) -> tuple[Any, int]:
         what = f"{self.bytes} bytes of workspace of {self.plan!r}"
         return libraries.room(library.memory, self.bytes, self.device, what=what, device=self.device)
-
-
-class Ready(NamedTuple):
-    """A call that this thread has made before, with arrays of these shapes, strides and alignments."""
-
-    bound: Bound
-    shape: tuple[int, ...]  # of the result
 
 
 class DevicePlan(plans.CallPlan):
@@ -96,49 +99,37 @@ class DevicePlan(plans.CallPlan):
         that library and returns at once. Raises ArrayError, DtypeError or ProblemError for what does not fit,
         DeviceError for no memory or inside a capture, CompilerError when nothing can compile the kernels.
         """
-        key = None
+        key: tuple[Any, ...] | None = None
         library = BY_TYPE.get(type(arrays[0])) if arrays else None
-        if library is not None and not named and self._plain:
-            key, addresses = self._key(library, arrays, out)
-            ready = plans.memory.calls.get(key) if key is not None else None
+        if library is not None and not named and self._plain and len(arrays) == len(self.inputs):
+            told: list[Any] = [self]
+            addresses: list[int] = []
+            form = library.form
+            for array in arrays if out is None else (*arrays, out):
+                if BY_TYPE.get(type(array)) is not library:
+                    return self._call(arrays, out, named, None)
+                address, what = form(array)
+                addresses.append(address)
+                told.append(what)
+            key = tuple(told)
+            ready = plans.memory.calls.get(key)
             if ready is not None:
-                try:
-                    result = library.empty(arrays[0], ready.shape) if out is None else out
-                except (MemoryError, RuntimeError):
-                    return self._call(arrays, out, named, key)  # which says it in one line
-                if out is None:
-                    addresses.append(library.form(result)[0])
-                if self._apart(ready.bound, addresses, out):
-                    ready.bound.run(addresses, self._defaults, library)
-                    return result
+                bound, shape = ready
+                if out is not None:
+                    if bound.apart(addresses):
+                        bound.run(addresses, self._defaults, library)
+                        return out
+                else:
+                    try:
+                        result = library.empty(arrays[0], shape)
+                    except (MemoryError, RuntimeError):
+                        return self._call(arrays, out, named, key)  # which says it in one line
+                    at = library.address(result)
+                    if not at % BASE_BYTES:
+                        addresses.append(at)
+                        bound.run(addresses, self._defaults, library)
+                        return result
         return self._call(arrays, out, named, key)
-
-    def _key(self, library: Library, arrays: Sequence[Any], out: Any) -> tuple[Any, list[int]]:
-        """What decides how a call is made, and the addresses; (None, []) for arrays of several libraries."""
-        form = library.form
-        addresses: list[int] = []
-        key: list[Any] = [self]
-        for array in arrays:
-            if BY_TYPE.get(type(array)) is not library:
-                return None, []
-            address, told = form(array)
-            addresses.append(address)
-            key.append(told)
-        if out is not None:
-            if BY_TYPE.get(type(out)) is not library:
-                return None, []
-            address, told = form(out)
-            addresses.append(address)
-            key.append(told)
-        return (*key, out is None), addresses
-
-    def _apart(self, bound: Bound, addresses: list[int], out: Any) -> bool:
-        """Is the output apart from all inputs? A new one is, and starts where any plan wants it to."""
-        at, spans = addresses[-1], bound.spans
-        if out is None:
-            return not at % BASE_BYTES
-        mine = spans[-1]
-        return not any(overlap(at, mine, addresses[i], spans[i]) for i in range(len(addresses) - 1))
 
     def _call(self, arrays: Sequence[Any], out: Any, named: dict[str, Any], key: Any) -> Any:
         given, scalars = self._bind(arrays, named)
@@ -159,7 +150,7 @@ class DevicePlan(plans.CallPlan):
         views = [given[i] for i in range(len(self.plan.operands))]
         bound = self.launch(views, scalars, library)
         if key is not None and bound is not None and not (made and views[-1].address % BASE_BYTES):
-            plans.remember(key, Ready(bound, self.shapes[operand.name]))
+            plans.remember(key, (bound, self.shapes[operand.name]))
         return library.given(out, first) if made else out
 
     def _checked(self, which: int, array: Any) -> ArrayView:

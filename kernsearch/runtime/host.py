@@ -16,7 +16,7 @@ from ..device import Device
 from ..errors import ArrayError, DtypeError
 from ..plan import KernelPlan
 from ..problem import Problem
-from . import plans
+from . import libraries, plans
 from .strides import offsets, overlap, span, usable, view_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class HostPlan(plans.CallPlan):
 
     def _checked(self, which: int, array: Any) -> np.ndarray:
         name = self.plan.operands[which].name
+        if type(array) is not np.ndarray and libraries.of(array) is not None:
+            raise ArrayError(f"{name} is {libraries.whereabouts(array)}, this plan runs on the CPU: want a NumPy array")
         array = np.asarray(array)
         if array.dtype != self.dtypes[name] and array.dtype.newbyteorder("=") != self.dtypes[name]:
             raise DtypeError(f"{name} is {array.dtype}: want {self.dtypes[name]}; nothing is converted")

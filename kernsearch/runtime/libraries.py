@@ -16,6 +16,7 @@ from ..launch import BASE_BYTES, ITEMSIZES, ArrayView
 ON_DEVICE = (2, 13)  # DLPack's kinds of memory that kernels reach: CUDA, CUDA managed
 
 # What is asked at every call are plain functions, made once, that look at each attribute once:
+# address array -> that of its first element
 # form   array -> (address, what of it decides how kernels take it)
 # empty  (array like it, shape) -> a new C-contiguous array on the same device
 # stream device index -> the current stream's handle
@@ -27,6 +28,7 @@ class Library:
     """An array library. `name` is what a person calls its arrays."""
 
     name: str
+    address: Callable[[Any], int]
     form: Form
     empty: Callable[[Any, tuple[int, ...]], Any]
     stream: Callable[[int], int]
@@ -76,6 +78,7 @@ class _CuPy(Library):
             with cuda.Device(like.data.device_id):
                 return ndarray(shape, like.dtype)
 
+        self.address = lambda array: array.data.ptr
         several = cuda.runtime.getDeviceCount() > 1
         self.form = form
         self.empty = empty_there if several else lambda like, shape: ndarray(shape, like.dtype)
@@ -123,6 +126,7 @@ class _Torch(Library):
             block = new(size, dtype=byte, device=places[device])
             return block, block.data_ptr()
 
+        self.address = lambda tensor: tensor.data_ptr()
         self.form = form
         self.empty = lambda like, shape: like.new_empty(shape)
         self.stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else (

@@ -68,7 +68,7 @@ def matmul(
             except (MemoryError, RuntimeError):
                 return _matmul(a, b, bias, activation, alpha, beta, c, out, key, library)  # which says it in one line
             if out is None:
-                addresses[4] = form(result)[0]
+                addresses[4] = library.address(result)
             placed = [addresses[i] for i in ready.order]
             if _safe(ready, placed, out is None):
                 scalars = (alpha, beta)
