@@ -30,8 +30,9 @@
 #define STAGES KS_STAGES
 
 typedef ks_layout<BM, BN, TM, TN> layout;
-constexpr int registers = TM * TN + 2 * (TM + TN) + 32;  // about what a thread needs
-constexpr int resident = ks_max(1, 65536 / (layout::threads * registers));
+constexpr int pieces = ks_ceil(BM * BK, layout::threads) + ks_ceil(BN * BK, layout::threads);  // at most
+constexpr int registers = TM * TN + 2 * (TM + TN) + 32 + ks_max(0, pieces - 16);  // about what a thread needs
+constexpr int resident = ks_min(ks_max(1, 65536 / (layout::threads * registers)), 16);
 
 static_assert(STAGES >= 2, "a pipeline has at least two stages");
 static_assert(layout::threads <= 1024, "block has too many threads");

@@ -79,9 +79,14 @@ struct ks_layout {
 
     // sums += a column of A times a row of B, both of the block's tiles in shared memory
     static KS_DEVICE void multiply(const float (&a)[TM], const float (&b)[TN], float (&sums)[TM][TN]) {
+        // Along the longer side within the shorter: an operand that stays is read from the register file once.
+        constexpr bool wide = TM <= TN;
 #pragma unroll
-        for (int i = 0; i < TM; i++)
+        for (int i = 0; i < (wide ? TM : TN); i++)
 #pragma unroll
-            for (int j = 0; j < TN; j++) sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
+            for (int j = 0; j < (wide ? TN : TM); j++) {
+                const int m = wide ? i : j, n = wide ? j : i;
+                sums[m][n] = fmaf(a[m], b[n], sums[m][n]);
+            }
     }
 };
