@@ -5,7 +5,9 @@ library's own pool. A plan may assume something of strides and addresses (a mult
 that do not give it get another plan, one that takes them as they are, and only when there is none are they copied.
 
 Inside a CUDA-graph capture a call that was made before is captured like any kernel; one that would have to compile or
-load something raises. Workspace of a captured call belongs to the graph: it is kept until the graph is gone.
+load something raises. Workspace of a captured call belongs to the graph: it is kept until the graph is gone. A
+new result is the caller's to keep for as long as the graph may run; with CuPy, whose pool knows nothing of graphs, pass
+`out` instead.
 """
 
 from __future__ import annotations
