@@ -55,6 +55,11 @@ def use_file(path: str | Path) -> ModuleType:
     return module
 
 
+def files() -> list[str]:
+    """The files that `use_file` has loaded, for a process that must know the same ops."""
+    return [str(module.__file__) for module in _extra]
+
+
 def ops() -> dict[str, Op]:
     """All ops by name."""
     found = [module.OP for module in _modules() if getattr(module, "OP", None) is not None]

@@ -6,6 +6,7 @@ In order: space, compile (the backend's), execution, correctness.
 from .bench import Bench
 from .correctness import agrees, repeats
 from .execution import execution
+from .opened import OpenBench, open_bench
 from .space import space
 
-__all__ = ["Bench", "agrees", "execution", "repeats", "space"]
+__all__ = ["Bench", "OpenBench", "agrees", "execution", "open_bench", "repeats", "space"]

@@ -15,7 +15,7 @@ from ..backends import Backend, Compiled
 from ..device import Device
 from ..errors import Rejected, SpaceError
 from ..meaning import keeps_whole
-from ..measure.samples import cold_bytes
+from ..measure.samples import cold_bytes, policy
 from ..namespace import widened
 from ..plan import Plan
 from ..problem import Problem
@@ -73,6 +73,7 @@ class Bench:
         self.op, self.problem, self.device, self.backend, self.worker = op, problem, device, backend, worker
         self.threads = threads or worker.threads
         self.seed = seed
+        self.policy = policy(device)
         self.slow_reference_flops = slow_reference_flops
         self._cases: OrderedDict[tuple, Case] = OrderedDict()
         self._tuned: Operands | None = None
@@ -296,6 +297,10 @@ class Bench:
 
         flush = cold_bytes(self.device) if cold else 0
         return run
+
+    def conditions(self) -> dict[str, Any]:
+        """Nothing is known of the CPU's clocks."""
+        return {}
 
     # -- arrays and references
 

@@ -34,7 +34,8 @@ def agrees(
     exact     the reference is made of whole numbers that every order of summation gives: then no error is allowed
     origin    index of actual[0, ...] in the whole output, for the message
 
-    All three are NumPy's, or all lie on one device. Raises Rejected. Non-finite values are compared first, by place and sign: no NaN is ever within a bound.
+    All three are NumPy's, or all lie on one device. Raises Rejected. Non-finite values are compared first, by place and
+    sign: no NaN is ever within a bound.
     """
     xp, wide = namespace(actual), widened(actual)
     if not expected.size:

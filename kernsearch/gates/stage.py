@@ -37,6 +37,11 @@ class Kept:
             while raw:
                 raw = raw[os.write(self._fd, raw) :]
 
+    @property
+    def array(self) -> Any:
+        """The copy, where it lies in memory."""
+        return self._array
+
     def restore(self, view: Any) -> None:
         """Write the copy into an array of its shape."""
         for start, stop, rows in self._parts():
@@ -161,7 +166,7 @@ class Stage:
             raise Rejected(f"workspace: {error}", gate="execution") from error
 
     def buffers(self, index: int) -> list[tuple[str, Layout] | None]:
-        """Slots of the buffers of one kernel, in its order: their names, and the layouts that hold them. None is NULL."""
+        """The buffers of one kernel in its order: names of their slots, and layouts that hold them. None is NULL."""
         found: list[tuple[str, Layout] | None] = []
         for name in self.call.kernels[index].buffers:
             name = _scratch(index) if name == launch.SCRATCH else name

@@ -9,8 +9,9 @@ which process runs and which buffers rotate is the timer's affair.
 
 from .look import quick
 from .playoff import Playoff, Ratio, Verdict, playoff, verdict
-from .samples import POLICY, Measurement, Sample, Timer, Timing
+from .samples import POLICY, Measurement, Sample, Timer, Timing, policy
 
 __all__ = [
-    "POLICY", "Measurement", "Playoff", "Ratio", "Sample", "Timer", "Timing", "Verdict", "playoff", "quick", "verdict",
+    "POLICY", "Measurement", "Playoff", "Ratio", "Sample", "Timer", "Timing", "Verdict", "playoff", "policy", "quick",
+    "verdict",
 ]  # fmt: skip

@@ -194,6 +194,7 @@ def playoff(
     budget_s: float = 30.0,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    policy: str = POLICY,
 ) -> Playoff:
     """Decide between the incumbent (the first name unless given) and the other contestants.
 
@@ -229,7 +230,7 @@ def playoff(
         if state.decided():
             stopped = "decided"
             break
-    return state.result(confidence, played, stopped)
+    return state.result(confidence, played, stopped, policy)
 
 
 class _State:
@@ -269,7 +270,7 @@ class _State:
         lead = [] if self.leader == self.incumbent else [self.ratios[self.leader]]
         return all(ratio.decided for ratio in [*lead, *self.to_leader.values()])
 
-    def result(self, confidence: float, played: int, stopped: str) -> Playoff:
+    def result(self, confidence: float, played: int, stopped: str, policy: str) -> Playoff:
         """Among the contestants that are not slower than the leader with confidence and within 1 % of it, the first in
         order that beats the incumbent wins."""
         unsettled = {self.leader, *self.to_leader}
@@ -279,7 +280,7 @@ class _State:
         if winner == self.incumbent:
             unsettled = {n for n in unsettled if n != winner and not self.ratios[n].slower} | {winner}
         taken = {name: samples for name, samples in self.rounds.taken.items() if samples and name != _CONTROL}
-        measurements = {name: Measurement.of(samples) for name, samples in taken.items()}
+        measurements = {name: Measurement.of(samples, policy=policy) for name, samples in taken.items()}
         return Playoff(
             incumbent=self.incumbent,
             winner=winner,
@@ -292,4 +293,5 @@ class _State:
             busy=any(m.busy for m in measurements.values()),
             stopped=stopped,
             refused=dict(self.rounds.refused),
+            policy=policy,
         )

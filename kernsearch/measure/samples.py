@@ -39,6 +39,15 @@ def cold_bytes(device: Device) -> int:
     return int(min(wanted, max(MEMORY_SHARE * facts.get("memory_bytes", math.inf), LEAST_COLD_BYTES)))
 
 
+def policy(device: Device) -> str:
+    """The id of the policy that times on a device are taken by."""
+    if device.backend == "cuda":
+        from ..backends.cuda import timing
+
+        return timing.POLICY
+    return POLICY
+
+
 class Timing(Protocol):
     """What a timer returns: one entry a repeat, in seconds; cpu and wait are sums over all threads."""
 
@@ -89,7 +98,7 @@ class Measurement:
     policy: str = POLICY
 
     @classmethod
-    def of(cls, taken: Sequence[Sample], *, hopeless: bool = False) -> Measurement:
+    def of(cls, taken: Sequence[Sample], *, hopeless: bool = False, policy: str = POLICY) -> Measurement:
         kept = [s for s in taken if s.clean]
         share = len(kept) / len(taken)
         kept = kept or list(taken)
@@ -104,6 +113,7 @@ class Measurement:
             clean=share,
             busy=share < 0.5,
             hopeless=hopeless,
+            policy=policy,
         )
 
 

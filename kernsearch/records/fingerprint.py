@@ -47,7 +47,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
 def here(plan: Plan, device: Device) -> Fingerprint:
     """The fingerprint of a record of this plan made here, now. Raises OSError for a missing source."""
     from .. import __version__
-    from ..measure.samples import POLICY
+    from ..measure.samples import policy
 
     return Fingerprint(
         device=device.key,
@@ -57,7 +57,7 @@ def here(plan: Plan, device: Device) -> Fingerprint:
         compiler=compiler_id(device),
         driver=driver(device),
         package=__version__,
-        policy=POLICY,
+        policy=policy(device),
     )
 
 
@@ -113,9 +113,9 @@ def conflicts(theirs: Fingerprint, device: Device) -> list[str]:
 def differences(theirs: Fingerprint, device: Device) -> list[str]:
     """What has changed since a record was made without making it wrong; empty means that it is exact."""
     from .. import __version__
-    from ..measure.samples import POLICY
+    from ..measure.samples import policy
 
-    now = {"compiler": compiler_id(device), "driver": driver(device), "policy": POLICY, "package": __version__}
+    now = {"compiler": compiler_id(device), "driver": driver(device), "policy": policy(device), "package": __version__}
     what = {"compiler": "compiler", "driver": "driver", "policy": "measurement policy", "package": "package version"}
     return [
         f"{what[field]} was {getattr(theirs, field) or 'unknown'}, is {value or 'unknown'}"

@@ -90,11 +90,9 @@ def verify_records() -> list[dict[str, Any]]:
 
 def examine(record: Record, device: Device) -> dict[str, Any]:
     """What the gates find for a record's plan on this device. Raises Rejected, or CompilerError."""
-    from ..gates import Bench
-    from ..worker import Worker
+    from ..gates import open_bench
 
     op, backend = registry.op(record.problem.op), backends.get(device.backend)
     compiled: list[Compiled] = [backend.compile(kernel, device) for kernel in record.plan.kernels]
-    with Worker(device) as worker:
-        bench = Bench(op, record.problem, device, backend, worker)
+    with open_bench(op, record.problem, device, backend) as bench:
         return dict(bench.examine(record.plan, compiled, record.config, thorough=True))

@@ -33,6 +33,7 @@ def conclude(session: Session) -> Result:
         raise session.nothing()
     default = next((c for c in session.predicted if c in finalists), next(iter(finalists)))
     session.step("play-off")
+    session.bench.conditions()  # of the play-off alone, from here on
     session.note(f"play-off of {len(finalists)} finalists" if len(finalists) > 1 else "one finalist is left")
     names = {candidate.name: candidate for candidate in finalists}
     played = playoff(
@@ -41,6 +42,7 @@ def conclude(session: Session) -> Result:
         order=sorted(names, key=lambda name: (session.prospects.workspace_bytes(names[name]), name)),
         budget_s=max(low / 2, deadline - time.monotonic()),
         seed=session.request.seed,
+        policy=session.bench.policy,
     )
     told = verdict(played)
     session.note(told.sentence)
@@ -100,6 +102,8 @@ def _record(session: Session, kept: Passed, default: Candidate, played: Playoff,
         "verdict": told.sentence,
         "refusals": dict(session.refusals),
     }
+    if conditions := session.bench.conditions():
+        evidence["device"] = conditions
     if told.keep in played.ratios:
         ratio = played.ratios[told.keep]
         evidence["speedup"] = {"value": 1 / ratio.value, "ci": [1 / ratio.ci[1], 1 / ratio.ci[0]]}

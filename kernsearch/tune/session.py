@@ -20,7 +20,7 @@ from ..backends import Backend, Compiled
 from ..candidate import Candidate
 from ..device import Device
 from ..errors import NothingSurvived, Rejected
-from ..gates import Bench
+from ..gates import open_bench
 from ..measure import quick
 from ..model import ceilings
 from ..plan import KernelPlan, Plan
@@ -28,7 +28,6 @@ from ..problem import Problem
 from ..records import lookup
 from ..search import Ask, Past, Search
 from ..space import Op
-from ..worker import Worker
 from .interrupts import Interrupts
 from .memory import give_back
 from .outcome import Event, Listener
@@ -107,8 +106,16 @@ class Session:
         self.note(f"{self.problem.key} on {self.device.key}, {toolchain.name} {toolchain.version}")
         if self.search.resumed:
             self.note(f"going on with a study of {self.search.resumed} trials")
-        worker = self._stack.enter_context(Worker(self.device, run_timeout_s=self.request.run_timeout))
-        self.bench = Bench(self.op, self.problem, self.device, self.backend, worker, seed=self.request.seed)
+        self.bench = self._stack.enter_context(
+            open_bench(
+                self.op,
+                self.problem,
+                self.device,
+                self.backend,
+                run_timeout_s=self.request.run_timeout,
+                seed=self.request.seed,
+            )
+        )
         self._stack.enter_context(Interrupts(self._interrupt))
 
     def _had_less_time(self, past: Past) -> bool:
