@@ -189,9 +189,7 @@ class Store:
                 ):
                     yield distance(sizes, problem.shape), place, path
 
-    def _default(
-        self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None = None
-    ) -> Hit:
+    def _default(self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None = None) -> Hit:
         """The shipped default of the nearest shape for this architecture, else for any."""
         looked = len(reasons)
         for arch in (device.arch, "any"):
