@@ -79,7 +79,7 @@ def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: fl
     keys = _problems(workload, only)
     logs, rows = {}, []
     while True:
-        pending = sorted((ledger.get(key, {}).get("seconds", 0.0), i) for i, key in enumerate(keys))
+        pending = sorted((_spent(ledger.get(key, {}), most), i) for i, key in enumerate(keys))
         pending = [(spent, i) for spent, i in pending if spent < enough]
         if not pending or deadline.left < least + 2 * START_S:
             break
@@ -87,11 +87,15 @@ def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: fl
         share = min(most, max(least, deadline.left / len(pending) - START_S), deadline.left - 2 * START_S)
         done = kernsearch([*_words(key), "--timeout", f"{share:.0f}", "--trials", "100000", "--json"],
                           share + 60 if deadline.left > share + 70 else deadline.left - 5)  # fmt: skip
-        entry = ledger.setdefault(key, {"seconds": 0.0, "runs": 0, "best": []})
+        entry = ledger.setdefault(key, {"seconds": 0.0, "runs": 0, "failed": 0, "best": []})
         text = json_of(done.text)
         told = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
-        entry["seconds"], entry["runs"] = entry["seconds"] + share, entry["runs"] + 1
-        entry["best"].append(told.get("median_s"))
+        entry["runs"] += 1
+        if "median_s" in told:
+            entry["seconds"] += share
+            entry["best"].append(told["median_s"])
+        else:
+            entry["failed"] += 1
         LEDGER.write_text(json.dumps(ledger, indent=1) + "\n")
         logs[f"{key} #{entry['runs']}"] = done.text
         counts = told.get("counts", {})
@@ -103,6 +107,11 @@ def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: fl
         archive.add(CACHE, CACHE.name, filter=lambda member: None if "/objects" in member.name else member)
     table(("problem", "time", "measured", "best", "variant"), rows)
     return {"tuned": rows, "ledger": ledger}
+
+
+def _spent(entry: dict[str, Any], most: float) -> float:
+    """Seconds that a problem was tuned for; a failed run counts in the order, so that the others come first."""
+    return float(entry.get("seconds", 0.0) + most * entry.get("failed", 0))
 
 
 def _problems(workload: Path, only: str) -> list[str]:

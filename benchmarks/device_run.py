@@ -50,10 +50,13 @@ def run(command: Sequence[str], timeout_s: float, **variables: str) -> Done:
     """Run a command in a process group of its own, all of which ends when its time is over."""
     started = time.monotonic()
     environment = {**os.environ, "KERNSEARCH_CACHE": str(CACHE.resolve()), "PYTHONUNBUFFERED": "1", **variables}
-    process = subprocess.Popen(
-        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        env=environment, start_new_session=True,
-    )  # fmt: skip
+    try:
+        process = subprocess.Popen(
+            list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return Done(127, f"{command[0]} is not on PATH", 0.0)
     code: int | None
     try:
         text, _ = process.communicate(timeout=max(1.0, timeout_s))

@@ -103,10 +103,11 @@ def show(found: Mapping[str, Any]) -> None:
     for name, group in found.items():
         if "error" in group:
             print(f"{name}: {group['error']}")
-    figures = [
-        (r.what, "-" if r.value is None else f"{r.value:.3f}", r.floor, r.target, r.verdict()) for r in rows(found)
-    ]
+    told = rows(found)
+    figures = [(r.what, f"{r.value:.3f}", r.floor, r.target, r.verdict()) for r in told if r.value is not None]
     table(("figure", "measured", "floor", "target", "reached"), figures)
+    if len(figures) < len(told):
+        print(f"{len(told) - len(figures)} of {len(told)} figures were not measured")
 
 
 def _flops(key: str) -> float:
