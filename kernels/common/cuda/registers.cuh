@@ -1,7 +1,7 @@
-// registers: moving registers between warpgroups, and barriers of a part of a block.
+// registers: moving registers between warpgroups, barriers of a part of a block, and one thread of a warp.
 //
 // Follows the PTX ISA, "setmaxnreg" (every warp of a warpgroup executes it; the kernel has a register cap through
-// __launch_bounds__) and "bar".
+// __launch_bounds__), "bar" and "elect.sync".
 #pragma once
 
 #include "kernsearch.cuh"
@@ -19,4 +19,17 @@ template <int COUNT> KS_DEVICE void ks_registers_more() {
 // Barrier `name` (1 .. 15; 0 is __syncthreads) of `threads` threads.
 KS_DEVICE void ks_sync_some(int name, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+// True in one thread of a whole warp. The compiler then knows that copies are issued once, which a comparison of
+// threadIdx does not tell it.
+KS_DEVICE bool ks_elect() {
+    unsigned elected;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "elect.sync _|p, 0xFFFFFFFF;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}" : "=r"(elected));
+    return elected;
 }

@@ -53,10 +53,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
     else
         __syncthreads();
 
-    const int group = threadIdx.x / 128;
+    const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0);  // the same in a warp, as the compiler can see
     if (group == 0) {
         if (CONSUMERS > 1) ks_registers_less<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) ks_produce(x, shared, tiles, rank);
+        if (threadIdx.x < 32 && ks_elect()) ks_produce(x, shared, tiles, rank);
         __syncwarp();
     } else {
         if (CONSUMERS > 1) ks_registers_more<CONSUMER_REGISTERS>();
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
             ks_finish(x, d, t, row, base + PIECES + consumer * BUFFERS * PIECE_BYTES, group);
 #endif
         }
-        if (BULK && threadIdx.x % 128 == 0) ks_bulk_wait<0>();
+        if (BULK && ks_leads()) ks_bulk_wait<0>();
     }
     if (CLUSTER > 1) ks_cluster_sync();  // no block may leave while another still writes into it or reads it
 }

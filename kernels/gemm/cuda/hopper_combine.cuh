@@ -32,7 +32,7 @@ KS_DEVICE void ks_leave_sums(float (&d)[PARTS][BN / 2], float *sums, int row) {
 // All blocks of the cluster: this consumer has come so far.
 KS_DEVICE void ks_tell_all(unsigned barrier, int name) {
     ks_sync_some(name, 128);
-    if (threadIdx.x % 128 < CLUSTER) ks_barrier_arrive_at(barrier, threadIdx.x % 128);
+    if (threadIdx.x % 128 < CLUSTER) ks_barrier_tell(barrier, threadIdx.x % 128);
 }
 
 // `turn`: how many tiles came before this one.

@@ -35,6 +35,9 @@ KS_DEVICE ks_fields ks_sum(float v) {
     return f;
 }
 
+// The thread of a consumer that issues its stores.
+KS_DEVICE bool ks_leads() { return threadIdx.x % 128 < 32 && ks_elect(); }
+
 // Can 8 neighbours be stored at once?
 KS_DEVICE bool ks_wide(const ks_args &x) {
 #if KS_PLAIN_out
@@ -93,8 +96,8 @@ KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_t
                 }
         return;
     }
-    const bool leader = threadIdx.x % 128 == 0, wide = ks_wide(x);
-    if (BULK && leader) ks_bulk_wait_read<0>();
+    const bool wide = ks_wide(x);
+    if (BULK && ks_leads()) ks_bulk_wait_read<0>();
     ks_sync_some(name, 128);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
@@ -125,9 +128,9 @@ KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_t
                     }
                 }
                 ks_fence_async();
-                if (leader) ks_bulk_wait_read<(BUFFERS > 1 ? BUFFERS - 2 : 0)>();  // the next piece's place is free
+                if (ks_leads()) ks_bulk_wait_read<(BUFFERS > 1 ? BUFFERS - 2 : 0)>();  // the next piece's place is free
                 ks_sync_some(name, 128);
-                if (leader) {
+                if (ks_leads()) {
                     const int third = ks_step_out_B(x) != 0 ? t.batch : 0;
                     ks_bulk_store(&x.map_D, ks_shared_address(piece), TURNED ? r0 : c0, TURNED ? c0 : r0, third);
                     ks_bulk_commit();

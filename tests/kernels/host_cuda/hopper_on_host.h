@@ -124,6 +124,8 @@ static void __syncthreads() { meet(block().meetings[0], threads_of_block); }
 static void __syncwarp() { meet(block().meetings[1000 + threadIdx.x / 32], 32); }
 static void ks_sync_some(int name, int threads) { meet(block().meetings[name], threads); }
 static void ks_cluster_sync() { meet(blocks[0].meetings[999], int(fibers.size())); }
+static bool ks_elect() { return threadIdx.x % 32 == 0; }
+static int __shfl_sync(unsigned, int v, int) { return v; }  // of what is the same in a warp
 static unsigned ks_cluster_rank() { return rank_of_block(); }
 static unsigned ks_cluster_address(unsigned address, unsigned rank) { return address | (rank + 1) << 24; }
 static float4 ks_cluster_load(unsigned address) {
