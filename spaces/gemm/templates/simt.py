@@ -31,8 +31,8 @@ _FINE_N = Param("TN", (1, 4, 8, 9, 12, 14, 16), "columns of the output per threa
 _STAGES = Param("STAGES", (2, 3, 4, 6), "tiles in shared memory")
 _GROUP = Param("GROUP", (1, 4, 8, 16), "rows of tiles that blocks share before they move on")
 
-REGISTERS = 32  # of a thread, beside sums and fragments
-ROOM = 255 - 20  # registers of a thread that its sums, fragments and pieces may take
+REGISTERS = 32  # of a thread, beside sums and fragments, with PIECES offsets of copies
+PIECES = 16
 PADDING = 4  # elements that a row of a tile in shared memory may be longer
 LOADS = 8 / 3  # clocks that shared memory takes to serve a warp 16 bytes a lane, as lanes share them
 COPY = 3  # instructions of a copy: its address and itself
@@ -51,9 +51,14 @@ def lanes(c: Config) -> tuple[int, int]:
     return 32 // lanes_n, lanes_n
 
 
+def _pieces(c: Config) -> int:
+    """Copies of a thread for a tile, where all are of 4 bytes."""
+    return -(-c["BM"] * c.get("BK", 8) // threads(c)) + -(-c["BN"] * c.get("BK", 8) // threads(c))
+
+
 def registers(c: Config) -> int:
     """Of a thread, about: as 08_simt_pipeline.cu counts them to say how many blocks shall fit."""
-    return c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) + REGISTERS
+    return c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) + REGISTERS + max(0, _pieces(c) - PIECES)
 
 
 def pipeline_bytes(c: Config) -> int:
@@ -111,7 +116,13 @@ def _pipeline_rules() -> tuple[Constraint, ...]:
         Constraint("BM is larger than M needs", _fits(_WIDE_M, "M")),
         Constraint("BN is larger than N needs", _fits(_WIDE_N, "N")),
         Constraint("thread tiles do not fill the block tile", _whole),
-        Constraint("sums and fragments of a thread exceed its registers", lambda c, d, s: registers(c) <= ROOM),
+        Constraint(
+            "sums and fragments of a thread exceed its registers",
+            lambda c, d, s: c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) <= 208,
+        ),
+        Constraint(
+            "offsets of copies exceed a thread's registers", lambda c, d, s: registers(c) <= 240 and _pieces(c) <= 136
+        ),
         Constraint(
             "block is not 1, 2, 4 or 8 warps, which copies are dealt to evenly",
             lambda c, d, s: threads(c) in (32, 64, 128, 256),
@@ -136,7 +147,7 @@ def _pipeline_rules() -> tuple[Constraint, ...]:
         Constraint("few warps are for small tiles", lambda c, d, s: _small(c) or threads(c) >= 128),
         Constraint("deep tiles are for small blocks", lambda c, d, s: c["BK"] == 16 or (c["BK"] > 16) == _small(c)),
         Constraint("six stages are for small blocks", lambda c, d, s: c["STAGES"] <= 4 or _small(c)),
-        Constraint("BK is too deep for so few threads", _copies_fit),
+        Constraint("BK is too deep for so few threads", lambda c, d, s: threads(c) >= c["BK"]),
         Constraint("stages exceed shared memory", lambda c, d, s: pipeline_bytes(c) <= d.shared_block_bytes),
         Constraint(
             "stages keep a second block out of shared memory, for which there are registers",
@@ -150,15 +161,9 @@ def _small(c: Config) -> bool:
     return c["BM"] * c["BN"] < 64 * 64
 
 
-def _copies_fit(c: Config, d: Device, s: Sizes) -> bool:
-    """Copies of a thread: one offset in a register each, at worst 4 bytes at a time for both operands."""
-    pieces = -(-c["BM"] * c["BK"] // threads(c)) + -(-c["BN"] * c["BK"] // threads(c))
-    return threads(c) >= c["BK"] and registers(c) - REGISTERS // 2 + pieces <= 255
-
-
 def resident(c: Config) -> int:
     """Blocks of a multiprocessor that registers allow."""
-    return max(1, 65536 // (threads(c) * registers(c)))
+    return min(max(1, 65536 // (threads(c) * registers(c))), 16)
 
 
 def _padded(c: Config, s: Sizes) -> float:
