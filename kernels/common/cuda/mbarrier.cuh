@@ -25,8 +25,19 @@ KS_DEVICE void ks_barrier_expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives at the barrier of the same place in block `rank` of the cluster.
+// Arrives at the barrier of the same place in block `rank` of the cluster. Nothing that this thread wrote is made
+// visible there: that takes a fence of the whole device, which costs the better part of a microsecond (ks_barrier_tell).
 KS_DEVICE void ks_barrier_arrive_at(unsigned barrier, unsigned rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(barrier), "r"(rank) : "memory");
+}
+
+// The same, and what this thread, or threads that it has met, wrote before is visible to who waits there.
+KS_DEVICE void ks_barrier_tell(unsigned barrier, unsigned rank) {
     asm volatile(
         "{\n"
         ".reg .b32 there;\n"
