@@ -34,8 +34,8 @@ def warps(c: Config) -> int:
 
 
 def _registers(c: Config) -> int:
-    """Of a thread: sums, the fragments of two steps, addresses."""
-    fragments = (c["WM"] + c["WN"]) // 4 * (2 if "STAGES" in c else 1)
+    """Of a thread: sums, fragments, addresses."""
+    fragments = (c["WM"] + c["WN"]) // 4
     return c["WM"] * c["WN"] // 32 + fragments + REGISTERS
 
 
@@ -88,9 +88,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
         ]
     rules += [
         Constraint("a block has neither 4 nor 8 warps", lambda c, d, s: warps(c) in (4, 8)),
-        Constraint(
-            "the block's tiles exceed shared memory", lambda c, d, s: shared_bytes(c) <= d.shared_block_bytes
-        ),
+        Constraint("the block's tiles exceed shared memory", lambda c, d, s: shared_bytes(c) <= d.shared_block_bytes),
         Constraint(
             "BLOCKS do not fit a multiprocessor's shared memory",
             lambda c, d, s: c["BLOCKS"] == 1 or c["BLOCKS"] * (shared_bytes(c) + 1024) <= d.shared_sm_bytes,
@@ -107,7 +105,8 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     if "SPLIT" in letters:
         rules.append(
             Constraint(
-                "slabs are shorter than 128", lambda c, d, s: s["K"] >= 128 * c["SPLIT"] or c["SPLIT"] == _SPLIT.values[0]
+                "slabs are shorter than 128",
+                lambda c, d, s: s["K"] >= 128 * c["SPLIT"] or c["SPLIT"] == _SPLIT.values[0],
             )
         )
     return tuple(rules)
@@ -137,6 +136,7 @@ def synchronous_efficiency(c: Config, d: Device, s: Sizes) -> float:
 
 _DOT = dot(as_("A", anything()), as_("B", anything()))
 _SLAB = dot(as_("A", anything()), as_("B", anything()), slab=True)
+_PART = dot(as_("A", anything()), as_("B", anything()), slab=True, name="part")
 _TILES = (
     ("tile", ("M",), "block", "BM"),
     ("tile", ("N",), "block", "BN"),
@@ -209,7 +209,7 @@ ASYNC_ATOMIC = replace(
     ASYNC_SPLIT_K,
     name="async_atomic",
     what="as async_split_k, partial sums added up in memory by atomics, in no fixed order",
-    roots=(hole("D", comb(inside=replace(_SLAB, name="part"))),),
+    roots=(hole("D", comb(inside=_PART)),),
     groups="M1 N1 K1",
     ann=(("combine", "S", "atomic"), *_schedule("part", "async", "STAGES")),
     launches=(_CLEAR, _ADDING),
