@@ -55,6 +55,8 @@ class Arguments:
         """Device addresses of `buffers`."""
         self._pointers(self._bytes, 0, *addresses)
         for spec, which, offset, where in self._maps:
+            if not addresses[which]:
+                continue  # an array of no elements, of which nothing is read
             self._bytes[where] = spec.at(addresses[which] + offset)
 
     def set_scalars(self, scalars: Sequence[float]) -> None:

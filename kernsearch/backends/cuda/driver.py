@@ -14,6 +14,7 @@ from ...errors import DeviceError
 
 CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 SHARED_BYTES, LOCAL_BYTES, REGISTERS, BINARY_VERSION = 1, 3, 4, 6  # CUfunction_attribute
+INVALID_CONTEXT = 201  # CUresult: no context, or one that was destroyed, is current
 MAX_DYNAMIC_SHARED, NON_PORTABLE_CLUSTER = 8, 14
 
 
@@ -47,6 +48,7 @@ class LaunchConfig(ctypes.Structure):
 _PARAMETERS: dict[str, tuple[type, ...]] = {
     "cuInit": (c_uint32,),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxGetCurrent": (POINTER(c_void_p),),
@@ -93,6 +95,14 @@ def primary_context(index: int) -> int:
     check(f"cuda:{index}", library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     assert context.value is not None
     return context.value
+
+
+@cache
+def device_count() -> int:
+    """How many GPUs this process may use."""
+    count = c_int()
+    check("count devices", library().cuDeviceGetCount(ctypes.byref(count)))
+    return count.value
 
 
 def current_context() -> int:

@@ -18,7 +18,7 @@ from ...plan import Launch, Plan
 from ...sizes import evaluate
 from . import driver
 from .arguments import Arguments
-from .modules import Module
+from .modules import Module, in_context
 
 ALIGNMENT = 256  # of each value between kernels, and of scratch
 MOST_GRID = (2**31 - 1, 65535, 65535)  # blocks
@@ -54,8 +54,7 @@ class Launcher:
         scalars = {name: i for i, name in enumerate(plan.scalars)}
         offsets, end = _offsets(call)
         offsets[SCRATCH] = end
-        self._library = driver.library()
-        self._launch = self._library.cuLaunchKernelEx
+        self._launch = driver.library().cuLaunchKernelEx
         self._alive: list[Any] = []  # what launches point into
         self._launches: list[tuple[int, int, int]] = []  # configuration, function, parameters
         self._configs: list[driver.LaunchConfig] = []
@@ -69,9 +68,9 @@ class Launcher:
             self._alive += [arguments, parameters, module]
             for launch in resolved.kernel.launches:
                 self._add(launch, call.names, module, ctypes.addressof(parameters), device)
-        self._now = ctypes.c_void_p()
-        self._now_at = ctypes.byref(self._now)
+        self._several = driver.device_count() > 1
         self._last: tuple[Any, ...] = ()
+        self._scalars: tuple[float, ...] = ()
         self._stream = 0
 
     def _add(self, launch: Launch, names: dict[str, int], module: Module, parameters: int, device: Device) -> None:
@@ -127,20 +126,24 @@ class Launcher:
         self._go(scalars, stream)
 
     def _go(self, scalars: tuple[float, ...], stream: int) -> None:
-        for arguments, _, which in self._bound:
-            if which:
+        if scalars != self._scalars or 0.0 in scalars:  # -0.0 equals 0.0 and is another number
+            self._scalars = ()
+            for arguments, _, which in self._bound:
                 arguments.set_scalars([scalars[i] for i in which])
+            self._scalars = scalars
         if stream != self._stream:
             for config in self._configs:
                 config.stream = stream
             self._stream = stream
-        self._library.cuCtxGetCurrent(self._now_at)
-        if self._now.value != self._context:
+        if self._several and driver.current_context() != self._context:
             self._run_elsewhere()
             return
         launch = self._launch
         for config_at, function, parameters in self._launches:
             if code := launch(config_at, function, parameters, None):
+                if code == driver.INVALID_CONTEXT and function == self._launches[0][1]:
+                    self._run_elsewhere()  # this thread has no context yet
+                    return
                 self._fail(function, code)
 
     def _place(self, addresses: Sequence[int], workspace: int) -> None:
@@ -152,15 +155,10 @@ class Launcher:
 
     def _run_elsewhere(self) -> None:
         """The calling thread has another device's context, or none."""
-        before = self._now.value
-        driver.use(self._context)
-        try:
+        with in_context(self._context):
             for config_at, function, parameters in self._launches:
                 if code := self._launch(config_at, function, parameters, None):
                     self._fail(function, code)
-        finally:
-            if before:
-                driver.use(before)
 
     def _fail(self, function: int, code: int) -> None:
         entry = next(e for e, launch in zip(self._entries, self._launches, strict=True) if launch[1] == function)
