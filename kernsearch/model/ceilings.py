@@ -1,6 +1,7 @@
 """What a device can do at most: arithmetic and bandwidth, measured once and kept.
 
-A backend that can measure has a module `ceilings` with `worker_options(device)` and `measure(device, runner)`, the
+A backend that can measure has a module `ceilings`: with `worker_options(device)` and `measure(device, runner)` where
+kernels work on host memory, with `measure_here(device)` where a process of its own owns the device; both give the
 fields of Ceilings. For the others, and where nothing can be measured, `guess` makes careful numbers from the facts.
 """
 
@@ -15,13 +16,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .. import backends
 from ..backends.ceilings import Call
 from ..device import Device
-from ..errors import CompilerError, Rejected
+from ..errors import CompilerError, DeviceError, Rejected
 from ..settings import get as get_settings
 from ..worker import Launch, Worker
 
@@ -40,6 +42,7 @@ class Ceilings:
     launch_s   starting one kernel; parallel_s: one section on all threads that does nothing
     measured   False for a guess
     busy       threads had to wait for cores while measuring, so some rates may be too low; such are not kept
+    how        what was run to find some of the fields, in words; on a device "one thread" is one multiprocessor
     """
 
     flops: Mapping[str, float]
@@ -51,6 +54,7 @@ class Ceilings:
     parallel_s: float
     measured: bool = True
     busy: bool = False
+    how: Mapping[str, str] = field(default_factory=dict)
     schema: int = field(default=SCHEMA)
 
 
@@ -65,15 +69,23 @@ def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Cei
     module = f"{backends.__name__}.{backend.name}.ceilings"
     if importlib.util.find_spec(module) is None:
         return guess(device)
-    own = importlib.import_module(module)
     try:
-        with Worker(device, **own.worker_options(device)) as worker:
-            found = Ceilings(**own.measure(device, _Runner(worker)))
-    except (Rejected, CompilerError):
+        found = Ceilings(**_measured(backend, device, module))
+    except (Rejected, CompilerError, DeviceError):  # what keeps a device from being used is told when it is used
         return guess(device)
     if not found.busy:
         _write(path, found)
     return found
+
+
+def _measured(backend: backends.Backend, device: Device, module: str) -> dict[str, Any]:
+    if not backend.host_memory:
+        from ..gates.device_bench import ceilings
+
+        return ceilings(device, module)
+    own = importlib.import_module(module)
+    with Worker(device, **own.worker_options(device)) as worker:
+        return dict(own.measure(device, _Runner(worker)))
 
 
 class _Runner:
@@ -97,6 +109,8 @@ class _Runner:
 
 def guess(device: Device) -> Ceilings:
     """From facts alone: 3 GHz, two multiply-adds a cycle, and ordinary memory."""
+    if "sms" in device.facts:
+        return _guess_gpu(device.facts)
     facts = {"threads": 1, "vector_bytes": 16, **device.facts}
     threads = facts["threads"]
     one = {name: 3e9 * 4 * facts["vector_bytes"] / size for name, size in (("float32", 4), ("float64", 8))}
@@ -109,6 +123,25 @@ def guess(device: Device) -> Ceilings:
         copy=2.5e10,
         launch_s=2e-6,
         parallel_s=1e-5 if threads > 1 else 0.0,
+        measured=False,
+    )
+
+
+def _guess_gpu(facts: Mapping[str, Any]) -> Ceilings:
+    """A GPU at its highest clock: 128 multiply-adds a cycle and multiprocessor, more on tensor cores by generation."""
+    sms, clock = facts["sms"], facts.get("sm_clock_khz", 1_500_000) * 1e3
+    tensor = {7: 512, 8: 1024 if facts.get("cc_minor") == 0 else 512, 9: 2048, 10: 4096}.get(facts["cc_major"], 512)
+    flops = {"float32": 256.0 * sms * clock, **dict.fromkeys(("float16", "bfloat16"), 2.0 * tensor * sms * clock)}
+    memory = 2e10 * sms
+    read = {"l2": 2.5 * memory, "memory": memory}
+    return Ceilings(
+        flops=flops,
+        flops_one={name: rate / sms for name, rate in flops.items()},
+        read=read,
+        read_one={name: rate / sms for name, rate in read.items()},
+        copy=0.9 * memory,
+        launch_s=2e-6,
+        parallel_s=0.0,
         measured=False,
     )
 
