@@ -91,7 +91,7 @@ def _expression(torch: Any, problem: Problem, scalars: Scalars) -> Callable[[Any
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 1.0)
     activation = _activation(problem)
     act = None if activation is None else _torch_activation(torch, activation)
-    linear = str(problem.option("layout"))[1] == "t" and alpha == 1
+    linear = str(problem.option("layout"))[1] == "t" and alpha == 1 and len(problem.shape) == 3
 
     def compute(a: Any, b: Any, bias: Any, c: Any) -> Any:
         if bias is not None and linear:
