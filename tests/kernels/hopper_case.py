@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from kernsearch.spaces.gemm import templates as gemm
+from kernsearch.spaces.generic import templates as generic
 
 from kernsearch import backends, launch
 from kernsearch.backends.cuda import driver
@@ -26,8 +28,6 @@ from kernsearch.candidate import lower
 from kernsearch.derive import derive
 from kernsearch.errors import Rejected
 from kernsearch.registry import op
-from kernsearch.spaces.gemm import templates as gemm
-from kernsearch.spaces.generic import templates as generic
 
 GUARD = 4096  # elements before and after every array
 NAN = {"bfloat16": 0x7FC1, "float16": 0x7E01}
@@ -179,8 +179,8 @@ def where(wrong, case):
         for i, j in zip(*(cupy.asnumpy(v) for v in cupy.nonzero(plane)), strict=True)
     }
     return (
-        f"{int(wrong.sum())} of {wrong.size} wrong, first at batch {batch} row {m} column {n} = tile ({m // rows}, {n // columns})"
-        f" + ({m % rows}, {n % columns}); wrong rows {by_row}.., columns {by_column}.., tiles {sorted(tiles)[:8]} of"
+        f"{int(wrong.sum())} of {wrong.size} wrong, first at batch {batch} row {m} column {n}"
+        f" = tile ({m // rows}, {n // columns}) + ({m % rows}, {n % columns}); wrong rows {by_row}.., columns {by_column}.., tiles {sorted(tiles)[:8]} of"
         f" {-(-wrong.shape[-2] // rows)}x{-(-wrong.shape[-1] // columns)}"
     )
 

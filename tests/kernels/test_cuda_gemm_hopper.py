@@ -1,19 +1,32 @@
 """Warp-specialised gemm: it compiles without loss on any machine, and is exact on a Hopper GPU."""
 
+import numpy as np
 import pytest
+from host_cuda import hopper
+from kernsearch.spaces.gemm import templates as gemm
+from kernsearch.spaces.generic import templates as generic
 
-from kernsearch import backends
+from kernsearch import backends, launch
 from kernsearch.candidate import lower
 from kernsearch.derive import derive
 from kernsearch.errors import CompilerError
 from kernsearch.registry import op
-from kernsearch.spaces.gemm import templates as gemm
-from kernsearch.spaces.generic import templates as generic
 
 SMALL = {"BM": 128, "BN": 128, "BK": 64, "CONSUMERS": 2, "PINGPONG": 0, "STAGES": 5, "CM": 1, "CN": 1, "GROUP": 4,
          "ALONG": 0, "BUFFERS": 2}  # fmt: skip
 SHORT = {"BM": 128, "BN": 64, "BK": 64, "CONSUMERS": 2, "STAGES": 4, "SPLIT": 4}
-AWKWARD = [[256, 256, 256], [1, 8, 1], [129, 257, 65], [640, 1288, 1000], [1543, 1001, 520], [3000, 130, 72], [129, 264, 65], [1543, 1000, 520], [3000, 136, 72], [136, 1544, 200]]
+AWKWARD = [
+    [256, 256, 256],
+    [1, 8, 1],
+    [129, 257, 65],
+    [640, 1288, 1000],
+    [1543, 1001, 520],
+    [3000, 130, 72],
+    [129, 264, 65],
+    [1543, 1000, 520],
+    [3000, 136, 72],
+    [136, 1544, 200],
+]
 ONE_TILE = [[128, 128, 64], [128, 128, 256]]
 
 
@@ -70,7 +83,8 @@ CASES = {
     },
     "cluster_split, tiny": _case("cluster_split_swapped", config=SHORT, BN=16, SPLIT=8, STAGES=8,
                                  shapes=[[16, 4096, 4096], [7, 1000, 520]]),
-    "cluster_split, large": _case("cluster_split", config=SHORT, BN=192, STAGES=3, shapes=[[512, 512, 65536]]),
+    "cluster_split, large": _case("cluster_split", config=SHORT, BN=256, STAGES=4, SPLIT=16,
+                                  shapes=[[512, 512, 65536], [400, 520, 3000]]),
     "cluster_split, everything": _case("cluster_split", config=SHORT, more={"epilogue": "bias,relu,residual"}),
     "slabs": _case("warp_specialized_slabs+combine", config={**SMALL, "SPLIT": 3, "BN": 256, "STAGES": 4}),
     "slabs, in turns": _case("warp_specialized_slabs+combine", config={**SMALL, "SPLIT": 4, "PINGPONG": 1, "CM": 2}),
@@ -97,6 +111,54 @@ def test_it_compiles_without_spills_and_without_serialised_products(name):
     except CompilerError as error:
         pytest.skip(str(error))
     assert (compiled.evidence["spill_stores"], compiled.evidence["warnings"]) == (0, "")
+
+
+ON_HOST = ("first bulk nn", "first direct nt", "swizzle of 64 bytes", "swapped, tiny", "in turns", "cluster of four",
+           "cluster_split of 4, nt", "cluster_split_swapped of 2, nn")  # fmt: skip
+
+
+def _bits(values):
+    """Whole numbers of few bits as bfloat16 patterns."""
+    return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _rounded(values):
+    u = np.asarray(values, np.float32).view(np.uint32)
+    return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _padded(values):
+    """A copy whose rows lie further apart, amid NaNs, aligned for maps."""
+    rows, columns = values.shape
+    memory = np.full(rows * (pitch := -(-columns // 8) * 8 + 8) + 1024, 0x7FC1, np.uint16)
+    start = (-memory.ctypes.data // 2) % 128 + 128
+    inside = memory[start : start + rows * pitch].reshape(rows, pitch)[:, :columns]
+    inside[...] = values
+    return memory, inside
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_on_the_host_it_ends_and_is_exact_with_more_tiles_than_blocks_and_more_steps_than_stages(name):
+    case = CASES[name]
+    plan = _plan(case, backends.get("cuda").compile_only("sm_90a"))
+    m, n, k = 200, 264, 600
+    random, layout = np.random.default_rng(1), case.get("layout", "nn")
+    a, b = random.integers(-4, 5, (m, k)), random.integers(-4, 5, (k, n))
+    arrays = {
+        "A": _padded(_bits(a.T if layout[0] == "t" else a)),
+        "B": _padded(_bits(b.T if layout[1] == "t" else b)),
+        "D": _padded(np.full((m, n), 0x7FC1, np.uint16)),
+    }
+    views = {
+        name: launch.ArrayView(inside.ctypes.data, inside.shape, tuple(s // 2 for s in inside.strides), 2)
+        for name, (_, inside) in arrays.items()
+    }
+    names = launch.names(plan, views, 132)
+    assert launch.unmet(plan, names) is None
+    assert hopper.run(plan.kernels[0], names, {name: v.address for name, v in views.items()}, {}, blocks=2) is None
+    np.testing.assert_array_equal(arrays["D"][1], _rounded(a @ b))
+    arrays["D"][1][...] = 0x7FC1
+    assert (arrays["D"][0] == 0x7FC1).all(), "wrote outside of the output"
 
 
 @pytest.mark.gpu

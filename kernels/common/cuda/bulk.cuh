@@ -47,6 +47,9 @@ template <int PENDING> KS_DEVICE void ks_bulk_wait() {
 // What this thread wrote to shared memory by ordinary stores comes before what the copy engine and wgmma do later.
 KS_DEVICE void ks_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same, also for what this thread did in other memory, as in that of other blocks of its cluster.
+KS_DEVICE void ks_fence_async_everywhere() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Where byte `offset` of a box of rows of SWIZZLE bytes lies: 16-byte pieces of a row are exchanged by the row's number.
 template <int SWIZZLE> KS_DEVICE constexpr unsigned ks_swizzled(unsigned offset) {
     return offset ^ (offset >> 3 & (SWIZZLE == 128 ? 0x70u : SWIZZLE == 64 ? 0x30u : 0x10u));

@@ -11,9 +11,10 @@ KS_DEVICE unsigned ks_cluster_rank() {
     return rank;
 }
 
-// All threads of all blocks of the cluster, warps whole.
+// All threads of all blocks of the cluster, warps whole. Says only that all have come: what they wrote is not made
+// visible, which would take a fence of the whole device (barriers after ks_barrier_init_fence are).
 KS_DEVICE void ks_cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // A shared address of this block as the address of the same place in block `rank`.

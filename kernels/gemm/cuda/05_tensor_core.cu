@@ -16,7 +16,8 @@
 
 extern __shared__ __align__(128) char ks_shared_memory[];
 
-extern "C" __global__ void __launch_bounds__(KS_THREADS, KS_BLOCKS) gemm_tensor_core(const __grid_constant__ ks_args x) {
+extern "C" __global__ void __launch_bounds__(KS_THREADS, KS_BLOCKS)
+    gemm_tensor_core(const __grid_constant__ ks_args x) {
     char *shared = ks_shared_memory, *tile_b = shared + ks_source_A::bytes;
     const ks_at tile = ks_tile(x);
     const ks_operand<ks_t> from = ks_operand_A(x, tile);

@@ -46,6 +46,8 @@ KS_DEVICE void ks_end(const Source &from, int first, int last, char *tile, const
 
 template <bool Whole>
 KS_DEVICE void ks_pipeline(ks_source_A &a, ks_source_B &b, ks_warp &warp, char *shared, int tiles) {
+    // Fragments of the next step are loaded ahead, where pieces on their way or many sums do not need the registers.
+    constexpr bool ahead = Whole && KS_WM * KS_WN < 64 * 64;
     constexpr int steps = KS_STEPS, every_a = (ks_source_A::count + steps - 1) / steps;
     constexpr int every_b = (ks_source_B::count + steps - 1) / steps;
     ks_piece pieces_a[every_a], pieces_b[every_b];
@@ -65,24 +67,24 @@ KS_DEVICE void ks_pipeline(ks_source_A &a, ks_source_B &b, ks_warp &warp, char *
         a.advance();
         b.advance();
     }
-    int read = 0, write = (KS_STAGES - 1) * ks_stage_bytes;  // bytes to the stage that is multiplied, and that is filled
+    int read = 0, write = (KS_STAGES - 1) * ks_stage_bytes;  // bytes to the stage that is read, and to that filled
 #pragma unroll 1
     for (int t = 0; t < tiles; t++) {
         ks_copy_wait<KS_STAGES - 2>();
         __syncthreads();  // this tile is there, and nobody reads the one before, whose stage is filled next
         const ks_shared_t now_a = ks_shared(shared + read), now_b = now_a + ks_source_A::bytes;
         char *tile_a = shared + write, *tile_b = tile_a + ks_source_A::bytes;
-        ks_fragments f[Whole ? 2 : 1];
-        if (Whole) f[0].load(warp, now_a, now_b, 0);
+        ks_fragments f[ahead ? 2 : 1];
+        if (ahead) f[0].load(warp, now_a, now_b, 0);
 #pragma unroll
         for (int step = 0; step < steps; step++) {
             const int a0 = step * every_a, a1 = ks_min(a0 + every_a, int(ks_source_A::count));
             const int b0 = step * every_b, b1 = ks_min(b0 + every_b, int(ks_source_B::count));
             ks_begin<Whole>(a, a0, a1, tile_a, pieces_a);
             ks_begin<Whole>(b, b0, b1, tile_b, pieces_b);
-            if (!Whole) f[0].load(warp, now_a, now_b, step);  // pieces on their way need registers, too
-            if (Whole && step + 1 < steps) f[(step + 1) % 2].load(warp, now_a, now_b, step + 1);
-            f[Whole ? step % 2 : 0].multiply(warp);
+            if (!ahead) f[0].load(warp, now_a, now_b, step);
+            if (ahead && step + 1 < steps) f[(step + 1) % 2].load(warp, now_a, now_b, step + 1);
+            f[ahead ? step % 2 : 0].multiply(warp);
             ks_end<Whole>(a, a0, a1, tile_a, pieces_a);
             ks_end<Whole>(b, b0, b1, tile_b, pieces_b);
         }
@@ -95,7 +97,8 @@ KS_DEVICE void ks_pipeline(ks_source_A &a, ks_source_B &b, ks_warp &warp, char *
     ks_copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(KS_THREADS, KS_BLOCKS) gemm_async_pipeline(const __grid_constant__ ks_args x) {
+extern "C" __global__ void __launch_bounds__(KS_THREADS, KS_BLOCKS)
+    gemm_async_pipeline(const __grid_constant__ ks_args x) {
     const ks_at tile = ks_tile(x);
     const ks_operand<ks_t> from = ks_operand_A(x, tile);
     ks_source_A a(from, tile.M, threadIdx.x);

@@ -6,7 +6,8 @@
 // Params    BM BN BK STAGES CONSUMERS PINGPONG CM CN GROUP ALONG BUFFERS (see hopper.cuh); SPLIT slabs, whose sums go to
 //           memory, or are added up within a cluster where KS_COMBINE
 // Launch    grid min(SMs, tiles) blocks, whole clusters; block 128 * (CONSUMERS + 1)
-// Shared    1024 of barriers, STAGES * 2 * BK * (BM + BN), and pieces of finished tiles
+// Shared    1024 of barriers, STAGES * 2 * BK * (BM + BN), and pieces of finished tiles; sums of a tile, where a cluster
+//           adds up, take the place of the stages
 // Traffic   A is read N / BN times, B M / BM times, mostly from the second level cache; by CN, CM less from there
 // Edges     any M, N, K >= 1: copies fill in zeros, stores are clipped; bases and pitches of A, B multiples of 16 bytes
 #include "ks_generated.h"
@@ -73,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
             ks_await_turn(shared, consumer, turn);
             ks_consume(d, shared, t, row, ring, rank, consumer);
 #if KS_COMBINE
-            ks_combine(x, d, t, row, shared, reinterpret_cast<float *>(base + PIECES), group, consumer, rank, turn);
+            const bool last = number + int(gridDim.x) / CLUSTER >= tiles.total;
+            ks_combine(x, d, t, row, shared, reinterpret_cast<float *>(base + TILES), group, consumer, rank, turn, last);
 #else
             ks_finish(x, d, t, row, base + PIECES + consumer * BUFFERS * PIECE_BYTES, group);
 #endif

@@ -31,8 +31,9 @@
 
 typedef ks_layout<BM, BN, TM, TN> layout;
 constexpr int pieces = ks_ceil(BM * BK, layout::threads) + ks_ceil(BN * BK, layout::threads);  // at most
-constexpr int registers = TM * TN + 2 * (TM + TN) + 32 + ks_max(0, pieces - 16);  // about what a thread needs
-constexpr int resident = ks_min(ks_max(1, 65536 / (layout::threads * registers)), 16);
+// About what a thread needs, and how many blocks then fit: each quarter of a multiprocessor has 512 registers a lane.
+constexpr int registers = TM * TN + 2 * (TM + TN) + 32 + (pieces > 16 ? pieces + 8 : 0);
+constexpr int resident = ks_min(ks_max(1, ks_max(1, 512 / registers) * 4 / layout::warps), 16);
 
 static_assert(STAGES >= 2, "a pipeline has at least two stages");
 static_assert(layout::threads <= 1024, "block has too many threads");
@@ -50,6 +51,7 @@ KS_DEVICE void load_column(const char *tile, int at, int lane, float (&out)[TN])
 template <class CopiesA, class CopiesB>
 KS_DEVICE void sum_tiles(CopiesA a, CopiesB b, int64_t depth, const layout &own, float (&sums)[TM][TN]) {
     constexpr int size = 4 * BK * (CopiesA::pitch + CopiesB::pitch);  // bytes of a slot
+    static_assert(BK % 8 == 0, "BK is not a multiple of 8");
     if (depth <= 0) return;
     const int tiles = int((depth + BK - 1) / BK), first = int(depth - int64_t(tiles - 1) * BK);
     a.ragged(0, first), b.ragged(0, first);
@@ -73,7 +75,7 @@ KS_DEVICE void sum_tiles(CopiesA a, CopiesB b, int64_t depth, const layout &own,
     load_column(all_b, 0, own.lane_n, column[0]);
 #pragma unroll 1
     for (int ahead = STAGES - 1; ahead < tiles + STAGES - 1; ahead++) {
-#pragma unroll
+#pragma unroll(CopiesA::steps)
         for (int k = 0; k < BK; k++) {
             const int next = (k + 1) % BK;
             if (next == 0) {

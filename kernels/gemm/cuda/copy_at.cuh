@@ -1,10 +1,8 @@
 // An asynchronous copy from a base that all threads share and an offset of the thread's own.
 //
-// PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy": cp.async (sm_80 and later).
+// PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy": cp.async (sm_80 and later). Wants shared.cuh.
 
 #pragma once
-
-#include "../../common/cuda/shared.cuh"
 
 // Copy Bytes bytes from base + offset.
 template <int Bytes>

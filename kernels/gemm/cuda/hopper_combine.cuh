@@ -1,7 +1,8 @@
 // Adding up the slabs of a tile within a cluster, in the order of the slabs.
 //
-// Every block leaves its sums in its own shared memory; when all have, each block reads the same part of all of them,
-// adds, finishes and stores that part. One launch, no partial sums in memory, the same bits every time.
+// Every block leaves its sums in its own shared memory, where the stages were; when all have, each block reads the same
+// part of all of them, adds, finishes and stores that part. Only then the producers go on. One launch, no partial sums
+// in memory, the same bits every time.
 #pragma once
 
 #include "hopper_store.cuh"
@@ -35,10 +36,11 @@ KS_DEVICE void ks_tell_all(unsigned barrier, int name) {
     if (threadIdx.x % 128 < CLUSTER) ks_barrier_tell(barrier, threadIdx.x % 128);
 }
 
-// `turn`: how many tiles came before this one.
+// `turn`: how many tiles came before this one; `last`: no more come.
 KS_DEVICE void ks_combine(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_tile &t, int row, unsigned shared,
-                          float *sums, int name, int consumer, unsigned rank, int turn) {
-    if (turn > 0) ks_barrier_wait_cluster(shared + FREE, (turn - 1) & 1);
+                          float *sums, int name, int consumer, unsigned rank, int turn,
+                          bool last) {
+    ks_sync_some(CONSUMERS + 1, 128 * CONSUMERS);  // nothing multiplies any more: the stages are free
     ks_leave_sums(d, sums, row);
     ks_tell_all(shared + READY, name);
     ks_barrier_wait_cluster(shared + READY, turn & 1);
@@ -59,5 +61,7 @@ KS_DEVICE void ks_combine(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_
         }
         ks_put_along<RUN>(x, t, t.m + (TURNED ? place : line), t.n + (TURNED ? line : place), v);
     }
+    if (last) return;
+    ks_fence_async_everywhere();  // copies write where sums were read
     ks_tell_all(shared + FREE, name);
 }

@@ -29,8 +29,10 @@ KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &til
     ks_bulk_prefetch_map(&x.map_A);
     ks_bulk_prefetch_map(&x.map_B);
     ks_ring ring;
-    for (int number = blockIdx.x / CLUSTER; number < tiles.total; number += gridDim.x / CLUSTER) {
+    int turn = 0;
+    for (int number = blockIdx.x / CLUSTER; number < tiles.total; number += gridDim.x / CLUSTER, turn++) {
         const ks_tile t = tiles.at(number, rank);
+        if (COMBINE && turn > 0) ks_barrier_wait_cluster(shared + FREE, (turn - 1) & 1);  // sums lie where stages were
         const int a_batch = a_batched ? t.batch : 0, b_batch = b_batched ? t.batch : 0;
         for (int step = t.first; step < t.last; step++) {
             const unsigned full = shared + FULL + 8 * ring.stage;

@@ -1,8 +1,8 @@
 // From the sums of warps to the outputs.
 //
-// mma leaves pairs of neighbours with each lane. They pass shared memory, so that a lane finishes 16 bytes of a row and
-// a warp stores whole lines; with SLICES that is where slices are added up, always in the same order. Outputs whose rows
-// are not aligned are stored element by element, neighbours by neighbouring lanes.
+// mma leaves pairs of neighbours with each lane. They pass shared memory, so that a lane finishes 16 bytes of a row
+// and a warp stores whole lines; with SLICES that is where slices are added up, always in the same order. Outputs whose
+// rows are not aligned are stored element by element, neighbours by neighbouring lanes.
 
 #pragma once
 

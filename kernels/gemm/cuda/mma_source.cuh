@@ -126,7 +126,7 @@ struct ks_source {
 
     // A loaded piece to shared memory.
     KS_DEVICE void store(int j, const ks_piece &p, char *tile) const {
-        if (mine()) *reinterpret_cast<uint4 *>(tile + place(j)) = ks_first(ks_realigned(p), valid(j));
+        if (mine()) *reinterpret_cast<uint4 *>(tile + place(j)) = ks_first(whole ? p.low : ks_realigned(p), valid(j));
     }
 
     // On to the next tile.

@@ -47,7 +47,8 @@ KS_DEVICE ks_at ks_tile(const ks_args &x) {
     const uint32_t down = uint32_t(ks_ceil(ks_extent_M(x), int64_t(KS_BM)));
     const uint32_t across = uint32_t(ks_ceil(ks_extent_N(x), int64_t(KS_BN)));
     const uint32_t slabs = uint32_t(ks_extent_S(x)), sum = blockIdx.x / (down * across);
-    const uint32_t tile = blockIdx.x % (down * across), group = tile / (KS_GROUP * across), inside = tile % (KS_GROUP * across);
+    const uint32_t tile = blockIdx.x % (down * across), group = tile / (KS_GROUP * across);
+    const uint32_t inside = tile % (KS_GROUP * across);
     const uint32_t rows = min(down - group * KS_GROUP, uint32_t(KS_GROUP));
     ks_at i = {};
     i.S = sum % slabs;
@@ -62,7 +63,8 @@ KS_DEVICE ks_operand<ks_t> ks_operand_A(const ks_args &x, const ks_at &tile) {
     i.S = tile.S;
     i.B = tile.B;
     i.K = ks_first_K(x, i);
-    return {ks_at_A(x, i), ks_extent_M(x), ks_last_K(x, i) - i.K, i.K, ks_extent_K(x), ks_step_A_M(x), ks_step_A_K(x)};
+    return {ks_at_A(x, i), ks_extent_M(x), ks_last_K(x, i) - i.K, i.K, ks_extent_K(x),
+            ks_step_A_M(x), ks_step_A_K(x)};
 }
 
 KS_DEVICE ks_operand<ks_t> ks_operand_B(const ks_args &x, const ks_at &tile) {
@@ -70,7 +72,8 @@ KS_DEVICE ks_operand<ks_t> ks_operand_B(const ks_args &x, const ks_at &tile) {
     i.S = tile.S;
     i.B = tile.B;
     i.K = ks_first_K(x, i);
-    return {ks_at_B(x, i), ks_extent_N(x), ks_last_K(x, i) - i.K, i.K, ks_extent_K(x), ks_step_B_N(x), ks_step_B_K(x)};
+    return {ks_at_B(x, i), ks_extent_N(x), ks_last_K(x, i) - i.K, i.K, ks_extent_K(x),
+            ks_step_B_N(x), ks_step_B_K(x)};
 }
 
 // 16 (along M or N) x 16 (along K) elements, from (outer, depth) of a tile on, as four 8x8 matrices. The second matrix is

@@ -59,6 +59,7 @@ template <int X, int K, int Threads, int V, bool AlongK>
 struct ks_copies {
     typedef ks_pieces<X, K, Threads, V, AlongK> pieces;
     static constexpr int pitch = ks_shared_pitch<X, AlongK>;
+    static constexpr int steps = K;  // of k that the loop over a tile has in its body
 
     const char *base;
     int64_t step_k;  // bytes

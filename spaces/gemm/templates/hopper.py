@@ -23,7 +23,7 @@ _PINGPONG = Param("PINGPONG", (0, 1), "1: consumers take tiles in turn, 0: they 
 _CM = Param("CM", (1, 2), "blocks of a cluster along M, which share tiles of B")
 _CN = Param("CN", (1, 2), "blocks of a cluster along N, which share tiles of A")
 _SLABS = Param("SPLIT", (2, 3, 4, 6, 8, 12, 16, 32), "slabs of the reduced axis")
-_CLUSTER = Param("SPLIT", (2, 4, 8), "slabs of the reduced axis, a cluster of blocks")
+_CLUSTER = Param("SPLIT", (2, 4, 8, 16), "slabs of the reduced axis, a cluster of blocks")
 _GROUP = Param("GROUP", (1, 4, 8, 16), "rows (columns, if ALONG) of tiles that go together")
 _ALONG = Param("ALONG", (0, 1), "1: tiles are grouped by columns")
 _BUFFERS = Param("BUFFERS", (2, 4), "pieces of a finished tile on their way to memory")
@@ -42,8 +42,8 @@ _PIECES = {
     "bulk": f"CONSUMERS * BUFFERS * 128 * {_WIDE}",
     "direct": f"CONSUMERS * BUFFERS * 256 * ({_NARROW} + 8)",
     "sums": "0",
-    "cluster": "4 * BM * (BN + 8)",
-    "cluster_swapped": "4 * BN * (BM + 4)",
+    "cluster": f"max(0, 4 * BM * (BN + 8) - {_RING})",
+    "cluster_swapped": f"max(0, 4 * BN * (BM + 4) - {_RING})",
 }
 
 
@@ -53,14 +53,15 @@ def _wide(c: Config) -> int:
 
 def shared_bytes(c: Config, how: str) -> int:
     """Shared memory of a block; `how` a finished tile leaves: a key of _PIECES."""
+    ring = c["STAGES"] * 2 * c["BK"] * (c["BM"] + c["BN"])
     pieces = {
         "bulk": lambda: c["CONSUMERS"] * c["BUFFERS"] * 128 * _wide(c),
         "direct": lambda: c["CONSUMERS"] * c["BUFFERS"] * 256 * (min(32, _wide(c)) + 8),
         "sums": lambda: 0,
-        "cluster": lambda: 4 * c["BM"] * (c["BN"] + 8),
-        "cluster_swapped": lambda: 4 * c["BN"] * (c["BM"] + 4),
+        "cluster": lambda: max(0, 4 * c["BM"] * (c["BN"] + 8) - ring),
+        "cluster_swapped": lambda: max(0, 4 * c["BN"] * (c["BM"] + 4) - ring),
     }
-    return 2048 + c["STAGES"] * 2 * c["BK"] * (c["BM"] + c["BN"]) + pieces[how]()
+    return 2048 + ring + pieces[how]()
 
 
 def _rows(c: Config) -> int:

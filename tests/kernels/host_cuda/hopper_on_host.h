@@ -157,6 +157,7 @@ static void ks_barrier_expect(unsigned barrier, unsigned bytes) {
     Barrier &b = barrier_at(barrier, rank_of_block());
     b.bytes += int(bytes), arrive(b);
 }
+static void ks_barrier_tell(unsigned barrier, unsigned rank) { ks_barrier_arrive_at(barrier, rank); }
 static void ks_barrier_wait(unsigned barrier, unsigned parity) {
     Barrier &b = barrier_at(barrier, rank_of_block());
     wait_until([&] { return (b.phase & 1) != parity; });
@@ -227,6 +228,7 @@ static void run_down(std::deque<std::vector<std::function<void()>>> &groups, int
 template <int PENDING> static void ks_bulk_wait_read() { run_down(fibers[current].stores, PENDING); }
 template <int PENDING> static void ks_bulk_wait() { run_down(fibers[current].stores, PENDING); }
 static void ks_fence_async() {}
+static void ks_fence_async_everywhere() {}
 template <int SWIZZLE> static unsigned ks_swizzled(unsigned offset) { return swizzled(offset, SWIZZLE); }
 
 template <int COUNT> static void ks_registers_less() {}
