@@ -13,6 +13,7 @@ from cuda_plans import OnGpu, OnHost, dtype_of, nominal, plan_around
 from gemm_bindings import gemm_binding, reference
 from kernsearch.spaces.gemm.templates import tensor_core
 
+from kernsearch import backends
 from kernsearch.backends.cuda import emit
 from kernsearch.binding import Array
 from kernsearch.feasible import FeasibleSpace
@@ -215,3 +216,19 @@ def test_shared_memory_of_launches_is_what_constraints_count():
             told = evaluate(template.launches[-1].shared, letters)
             assert told == tensor_core.shared_bytes(letters)
             assert evaluate(template.launches[-1].block, letters) == 32 * tensor_core.warps(letters)
+
+
+@pytest.mark.parametrize(
+    "arch, template, words",
+    [
+        ("sm_80", "async_pipeline", "BM128 BN256 BK32 WM64 WN64 STAGES4 SLICES1 GROUP8 BLOCKS1"),
+        ("sm_89", "tensor_core", "BM128 BN128 BK32 WM64 WN32 GROUP8 BLOCKS1"),
+        ("sm_90a", "async_pipeline", "BM16 BN32 BK256 WM16 WN32 STAGES8 SLICES8 GROUP1 BLOCKS1"),
+        ("sm_90a", "async_atomic", "BM128 BN64 BK64 WM32 WN32 STAGES4 SLICES1 GROUP1 BLOCKS1"),
+    ],
+)
+def test_large_tiles_compile_without_spills(arch, template, words):
+    device, made = nominal(arch), binding(atomic=template == "async_atomic")
+    kernel = emit.kernel_plan(made, TEMPLATES[template], {**config(words), "SPLIT": 4}, device)
+    compiled = backends.get("cuda").compile(kernel, device, timeout_s=120)
+    assert compiled.evidence["spill_stores"] == 0

@@ -6,10 +6,10 @@
 
 #pragma once
 
-// Byte offset of piece `piece` of row `row`, in a tile whose rows are Pieces pieces: a power of two, or a multiple of 8.
+// Byte offset of a piece of a row, in a tile whose rows are Pieces pieces: a power of two, or a multiple of 8.
 template <int Pieces>
 KS_DEVICE int ks_place(int row, int piece) {
-    static_assert((Pieces & (Pieces - 1)) == 0 || Pieces % 8 == 0, "a row is a power of two or a multiple of 128 bytes");
+    static_assert((Pieces & (Pieces - 1)) == 0 || Pieces % 8 == 0, "a row is not a power of two or whole 128 bytes");
     constexpr int rows = Pieces >= 8 ? 1 : 8 / Pieces;  // that share 128 bytes
     constexpr int mask = Pieces >= 8 ? 7 : Pieces - 1;
     return row * (Pieces * 16) + ((piece ^ (row / rows & mask)) << 4);

@@ -76,9 +76,9 @@ KS_DEVICE ks_operand<ks_t> ks_operand_B(const ks_args &x, const ks_at &tile) {
             ks_step_B_N(x), ks_step_B_K(x)};
 }
 
-// 16 (along M or N) x 16 (along K) elements, from (outer, depth) of a tile on, as four 8x8 matrices. The second matrix is
-// the next one along M or N for an A operand of mma (First), along K for two B operands; what one mma takes must lie in
-// neighbouring registers, else the compiler moves it there.
+// 16 (along M or N) x 16 (along K) elements, from (outer, depth) of a tile on, as four 8x8 matrices. The second matrix
+// is the next one along M or N for an A operand of mma (First), along K for two B operands; what one mma takes must lie
+// in neighbouring registers, else the compiler moves it there.
 template <int Outer, int Depth, bool Deep, bool First>
 KS_DEVICE void ks_fragment(uint32_t (&r)[4], ks_shared_t tile, int outer, int depth, int lane) {
     const int second = lane / 8 % 2 * 8, third = lane / 16 * 8;

@@ -34,8 +34,10 @@ def warps(c: Config) -> int:
 
 
 def _registers(c: Config) -> int:
-    """Of a thread: sums, fragments, addresses."""
+    """Of a thread: sums, fragments, addresses, and without a ring its pieces of the next tile."""
     fragments = (c["WM"] + c["WN"]) // 4
+    if "STAGES" not in c:
+        fragments += 9 * -(-c["BK"] * (c["BM"] + c["BN"]) // (8 * 32 * warps(c)))
     return c["WM"] * c["WN"] // 32 + fragments + REGISTERS
 
 
@@ -89,6 +91,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     rules += [
         Constraint("a block has neither 4 nor 8 warps", lambda c, d, s: warps(c) in (4, 8)),
         Constraint("the block's tiles exceed shared memory", lambda c, d, s: shared_bytes(c) <= d.shared_block_bytes),
+        Constraint("a thread's sums and pieces exceed its registers", lambda c, d, s: _registers(c) <= 255),
         Constraint(
             "BLOCKS do not fit a multiprocessor's shared memory",
             lambda c, d, s: c["BLOCKS"] == 1 or c["BLOCKS"] * (shared_bytes(c) + 1024) <= d.shared_sm_bytes,
