@@ -28,6 +28,7 @@ KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &til
     const bool a_batched = ks_step_A_B(x) != 0, b_batched = ks_step_B_B(x) != 0;
     ks_bulk_prefetch_map(&x.map_A);
     ks_bulk_prefetch_map(&x.map_B);
+    if (KS_PACKED_A || KS_PACKED_B) ks_wait_for_earlier_launch();  // it makes the copies
     ks_ring ring;
     int turn = 0;
     for (int number = blockIdx.x / CLUSTER; number < tiles.total; number += gridDim.x / CLUSTER, turn++) {

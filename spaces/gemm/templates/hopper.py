@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Launch, Template, TileMap, anything, as_, comb, dot, hole
@@ -248,7 +250,8 @@ def _template(name: str, what: str, **more: object) -> Template:
 
 
 def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = False) -> Template:
-    """All of K at once."""
+    """All of K at once. Copies are waited for by the producer alone, so all but the first launch may begin early."""
+    launches = (*(_PACK[role] for role in packed), _launch(_TILES, "CM * CN", how))
     return _template(
         name,
         what,
@@ -257,7 +260,7 @@ def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = 
         ann=_schedule("acc", *(("move", role, "pack") for role in packed)),
         params=_PARAMS,
         knobs=(_GROUP, _ALONG, _BUFFERS if how == "bulk" else _FEW_BUFFERS),
-        launches=(*(_PACK[role] for role in packed), _launch(_TILES, "CM * CN", how)),
+        launches=(launches[0], *(msgspec.structs.replace(later, overlap=True) for later in launches[1:])),
         maps=(_A, _B, _D) if how == "bulk" else (_A, _B),
         swapped=swapped,
     )
