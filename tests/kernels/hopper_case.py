@@ -180,8 +180,8 @@ def where(wrong, case):
     }
     return (
         f"{int(wrong.sum())} of {wrong.size} wrong, first at batch {batch} row {m} column {n}"
-        f" = tile ({m // rows}, {n // columns}) + ({m % rows}, {n % columns}); wrong rows {by_row}.., columns {by_column}..,"
-        f" tiles {sorted(tiles)[:8]} of"
+        f" = tile ({m // rows}, {n // columns}) + ({m % rows}, {n % columns});"
+        f" wrong rows {by_row}.., columns {by_column}.., tiles {sorted(tiles)[:8]} of"
         f" {-(-wrong.shape[-2] // rows)}x{-(-wrong.shape[-1] // columns)}"
     )
 
