@@ -17,8 +17,8 @@ _NARROW_N = Param("BN", (16, 32), "columns of the output per block")
 _BM = Param("BM", (16, 32, 64, 128), "rows of the output per block")
 _BN = Param("BN", (32, 64, 128), "columns of the output per block")
 _BK = Param("BK", (8, 16, 32), "depth of a tile")
-_OWN_M = Param("TM", (2, 4, 8), "rows of the output per thread")
-_OWN_N = Param("TN", (2, 4, 8), "columns of the output per thread")
+_OWN_M = Param("TM", (2, 4, 8, 16), "rows of the output per thread")
+_OWN_N = Param("TN", (2, 4, 8, 16), "columns of the output per thread")
 _VECTORS_M = Param("TM", (4, 8), "rows of the output per thread")
 _VECTORS_N = Param("TN", (4, 8), "columns of the output per thread")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 12, 16, 32), "slabs of the reduced axis")
@@ -31,8 +31,8 @@ _FINE_N = Param("TN", (1, 4, 8, 9, 12, 14, 16), "columns of the output per threa
 _STAGES = Param("STAGES", (2, 3, 4, 6), "tiles in shared memory")
 _GROUP = Param("GROUP", (1, 4, 8, 16), "rows of tiles that blocks share before they move on")
 
-REGISTERS = 32  # of a thread, beside sums and fragments, with PIECES offsets of copies
-PIECES = 16
+MOST_REGISTERS = 255  # of a thread
+REGISTERS = 32  # of a thread, beside sums and fragments
 PADDING = 4  # elements that a row of a tile in shared memory may be longer
 LOADS = 8 / 3  # clocks that shared memory takes to serve a warp 16 bytes a lane, as lanes share them
 COPY = 3  # instructions of a copy: its address and itself
@@ -58,7 +58,8 @@ def _pieces(c: Config) -> int:
 
 def registers(c: Config) -> int:
     """Of a thread, about: as 08_simt_pipeline.cu counts them to say how many blocks shall fit."""
-    return c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) + REGISTERS + max(0, _pieces(c) - PIECES)
+    pieces = _pieces(c)
+    return c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) + REGISTERS + (pieces + 8 if pieces > 16 else 0)
 
 
 def pipeline_bytes(c: Config) -> int:
@@ -121,7 +122,7 @@ def _pipeline_rules() -> tuple[Constraint, ...]:
             lambda c, d, s: c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) <= 208,
         ),
         Constraint(
-            "offsets of copies exceed a thread's registers", lambda c, d, s: registers(c) <= 240 and _pieces(c) <= 136
+            "offsets of copies exceed a thread's registers", lambda c, d, s: registers(c) <= 255 and _pieces(c) <= 136
         ),
         Constraint(
             "block is not 1, 2, 4 or 8 warps, which copies are dealt to evenly",
@@ -162,8 +163,9 @@ def _small(c: Config) -> bool:
 
 
 def resident(c: Config) -> int:
-    """Blocks of a multiprocessor that registers allow."""
-    return min(max(1, 65536 // (threads(c) * registers(c))), 16)
+    """Blocks of a multiprocessor that registers allow: each of its quarters has 512 a lane."""
+    warps = max(1, threads(c) // 32)
+    return min(max(1, max(1, 512 // registers(c)) * 4 // warps), 16)
 
 
 def _padded(c: Config, s: Sizes) -> float:
@@ -187,10 +189,11 @@ def pipeline_efficiency(c: Config, d: Device, s: Sizes) -> float:
 
 
 def tile_efficiency(c: Config, d: Device, s: Sizes) -> float:
-    """Of a kernel whose loads and arithmetic take turns."""
+    """Of a kernel whose loads and arithmetic take turns. Sums beyond the registers are written and read at each step."""
     work = c.get("TM", 1) * c.get("TN", 1)
     loads = c.get("TM", 1) + c.get("TN", 1)
-    return 0.6 * work / (work + loads) * _padded(c, s)
+    spilled = max(0, work + loads + REGISTERS - MOST_REGISTERS)
+    return 0.6 * work / (work + loads + 2 * spilled) * _padded(c, s)
 
 
 def vector_efficiency(c: Config, d: Device, s: Sizes) -> float:
@@ -251,7 +254,13 @@ REGISTER_TILE = Template(
     dtypes=ALL_DTYPES,
     ann=(*_BLOCKS, *_THREADS, *_DEPTH, *_KEPT, *_moves("sync")),
     params=(_BM, _BN, _BK, _OWN_M, _OWN_N),
-    constraints=_rules(_BM, _BN, _OWN_M, _OWN_N),
+    constraints=(
+        *_rules(_BM, _BN, _OWN_M, _OWN_N),
+        Constraint(
+            "deep tiles of 256 sums a thread, which spill in any case, take the compiler long",
+            lambda c, d, s: c["TM"] * c["TN"] < 256 or c["BK"] == 8,
+        ),
+    ),
     launches=(Launch("gemm_register_tile", (_TILES, "S", "1"), _DEALT),),
     efficiency=tile_efficiency,
 )
