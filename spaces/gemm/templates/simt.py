@@ -189,7 +189,7 @@ def pipeline_efficiency(c: Config, d: Device, s: Sizes) -> float:
 
 
 def tile_efficiency(c: Config, d: Device, s: Sizes) -> float:
-    """Of a kernel whose loads and arithmetic take turns. Sums beyond the registers are written and read at each step."""
+    """Of a kernel whose loads and arithmetic take turns. Sums without a register are written and read each step."""
     work = c.get("TM", 1) * c.get("TN", 1)
     loads = c.get("TM", 1) + c.get("TN", 1)
     spilled = max(0, work + loads + REGISTERS - MOST_REGISTERS)
