@@ -37,7 +37,7 @@ def _registers(c: Config) -> int:
     """Of a thread: sums, fragments, addresses, and without a ring its pieces of the next tile."""
     fragments = (c["WM"] + c["WN"]) // 4
     if "STAGES" not in c:
-        fragments += 9 * -(-c["BK"] * (c["BM"] + c["BN"]) // (8 * 32 * warps(c)))
+        fragments += 9 * -(-c["BK"] * (c["BM"] + c["BN"]) // (8 * 32 * max(1, warps(c))))
     return c["WM"] * c["WN"] // 32 + fragments + REGISTERS
 
 
