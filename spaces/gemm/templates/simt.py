@@ -159,7 +159,7 @@ def _pipeline_rules() -> tuple[Constraint, ...]:
 
 def _small(c: Config) -> bool:
     """A block tile for problems that are bound by memory, not by arithmetic."""
-    return c["BM"] * c["BN"] < 64 * 64
+    return c["BM"] * c["BN"] < 64 * 64 or min(c["BM"], c["BN"]) <= 16
 
 
 def resident(c: Config) -> int:
