@@ -31,6 +31,7 @@ from .machine import Machine
 
 PAGE = struct.Struct("<qdq")  # how far it has come, seconds until it must come farther, is a candidate running
 OWN_S = 300.0  # for work of its own: references, compiling what the array module needs
+LOST_BYTES = 1 << 30  # of device memory that may have gone since the start before another process takes over
 MOST_TIMERS = 16  # graphs that are kept, of the candidates timed last
 
 
@@ -56,6 +57,7 @@ class Server:
         module, _, name = settings["machine"].rpartition(":")
         self.machine: Machine = getattr(importlib.import_module(module), name)(self.device)
         self.gates: DeviceGates | None = None
+        self.free = 0  # bytes of device memory, once everything is in place
         self.samplers: OrderedDict[int, tuple[Callable[[int], list[float]], Any]] = OrderedDict()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Server:
             "examine": self.examine,
             "time": self.time,
             "ceilings": self.ceilings,
+            "memory": lambda request: {"memory": self.machine.memory_bytes()},
         }[request["do"]](request)
 
     @property
@@ -84,6 +87,7 @@ class Server:
             run_timeout_s=request["run_timeout_s"],
         )
         self.gates.ready()
+        self.free = self.machine.memory_bytes()[0]
         return {"memory": self.machine.memory_bytes()}
 
     def examine(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +95,11 @@ class Server:
         evidence = self.gates.examine(
             *_candidate(request), request["config"], thorough=request["thorough"], timeout_s=request["timeout_s"]
         )
-        return {"evidence": {name: _plain(value) for name, value in evidence.items()}}
+        found: dict[str, Any] = {"evidence": {name: _plain(value) for name, value in evidence.items()}}
+        if self.free - self.machine.memory_bytes()[0] > LOST_BYTES:
+            self.machine.tidy()
+            found["end"] = self.free - self.machine.memory_bytes()[0] > LOST_BYTES
+        return found
 
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self.gates is not None

@@ -7,7 +7,7 @@ each run; that takes less time than to start the many small kernels it would tak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from ..backends import Compiled
 from ..device import Device
 from ..errors import DeviceError, KernsearchError, Rejected
-from ..namespace import to_module
+from ..namespace import to_host, to_module
 from ..plan import Plan
 from ..problem import Problem
 from ..space import Config, InputSet, Op
@@ -25,11 +25,12 @@ from ..worker import Timing
 from .bench import Bench, Case
 from .device_arena import DeviceArena, Image
 from .machine import Loaded, Machine
-from .reference import Reference
+from .reference import Block, Reference
 from .rotation import Rotation
 from .stage import Operands, Stage
 
-LARGE = 1 << 23  # product of sizes from which an awkward shape is judged on the device
+MIDDLE = 1 << 20  # product of sizes from which the reference of an awkward shape is computed on the device
+LARGE = 1 << 26  # and from which the shape is judged there
 ALIGN = 16  # bytes: rows of awkward shapes for plans that do not take any other, as those with tensor maps
 SLOW_REFERENCE_FLOPS = 2e13
 LARGER_BLOCKS = 64  # than on the host
@@ -110,6 +111,15 @@ def _memory(layout: Any) -> DeviceArena:
 
 def _address(name: str, layout: Any) -> int:
     return _memory(layout).address(layout.slots[name].offset)
+
+
+class _Fetched(Reference):
+    """A reference that is computed on the device and compared with on the host."""
+
+    def _compute(self, cut: Mapping[str, slice]) -> Block:
+        block = super()._compute(cut)
+        parts = ({name: to_host(a) for name, a in part.items()} for part in (block.expected, block.allowed))
+        return Block(block.where, *parts)
 
 
 class DeviceGates(Bench):
@@ -247,7 +257,10 @@ class DeviceGates(Bench):
 
     def _make_reference(self, problem: Problem, inputs: dict[str, Any], scalars: dict[str, float]) -> Reference:
         if all(isinstance(array, np.ndarray) for array in inputs.values()):
-            return super()._make_reference(problem, inputs, scalars)
+            if prod(problem.shape) <= MIDDLE:
+                return super()._make_reference(problem, inputs, scalars)
+            moved = {name: to_module(array, self.machine.xp) for name, array in inputs.items()}
+            return _Fetched(self.op, problem, moved, scalars, large=LARGER_BLOCKS)
         budget = int(REFERENCE_SHARE * self.machine.memory_bytes()[1])
         return Reference(self.op, problem, inputs, scalars, budget_bytes=budget, large=LARGER_BLOCKS)
 

@@ -108,9 +108,11 @@ class _Runner:
 
 
 def guess(device: Device) -> Ceilings:
-    """From facts alone: 3 GHz, two multiply-adds a cycle, and ordinary memory."""
-    if "sms" in device.facts:
-        return _guess_gpu(device.facts)
+    """From facts alone: what the backend's module `rates` makes of them; where it has none, as on the CPU, 3 GHz, two
+    multiply-adds a cycle, and ordinary memory."""
+    own = f"{backends.__name__}.{device.backend}.rates"
+    if device.backend in backends.names() and importlib.util.find_spec(own) is not None:
+        return Ceilings(**importlib.import_module(own).nominal(device.facts))
     facts = {"threads": 1, "vector_bytes": 16, **device.facts}
     threads = facts["threads"]
     one = {name: 3e9 * 4 * facts["vector_bytes"] / size for name, size in (("float32", 4), ("float64", 8))}
@@ -123,25 +125,6 @@ def guess(device: Device) -> Ceilings:
         copy=2.5e10,
         launch_s=2e-6,
         parallel_s=1e-5 if threads > 1 else 0.0,
-        measured=False,
-    )
-
-
-def _guess_gpu(facts: Mapping[str, Any]) -> Ceilings:
-    """A GPU at its highest clock: 128 multiply-adds a cycle and multiprocessor, more on tensor cores by generation."""
-    sms, clock = facts["sms"], facts.get("sm_clock_khz", 1_500_000) * 1e3
-    tensor = {7: 512, 8: 1024 if facts.get("cc_minor") == 0 else 512, 9: 2048, 10: 4096}.get(facts["cc_major"], 512)
-    flops = {"float32": 256.0 * sms * clock, **dict.fromkeys(("float16", "bfloat16"), 2.0 * tensor * sms * clock)}
-    memory = 2e10 * sms
-    read = {"l2": 2.5 * memory, "memory": memory}
-    return Ceilings(
-        flops=flops,
-        flops_one={name: rate / sms for name, rate in flops.items()},
-        read=read,
-        read_one={name: rate / sms for name, rate in read.items()},
-        copy=0.9 * memory,
-        launch_s=2e-6,
-        parallel_s=0.0,
         measured=False,
     )
 

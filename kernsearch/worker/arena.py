@@ -28,7 +28,7 @@ LARGEST_RED_ZONE_BYTES = 65536
 LINE = 64
 
 OUTSIDE = 0x7FFB  # red zones, and gaps between the rows of an input
-UNWRITTEN = 0x7FFF  # outputs, and gaps between their rows
+UNWRITTEN = 0x7FFE  # outputs, and gaps between their rows; 0x7FFF is what GPUs make of any NaN
 STALE = 0x7FFD  # workspace and scratch
 PATTERNS = {"input": OUTSIDE, "output": UNWRITTEN, "workspace": STALE, "scratch": STALE}
 

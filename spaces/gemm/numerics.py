@@ -319,6 +319,7 @@ INPUTS = (
 # -- awkward shapes
 
 MOST_WORK = 1 << 22  # multiply-adds of an awkward shape: a naive kernel takes some milliseconds
+ON_DEVICE = 16  # times as much where a device does it
 LARGEST_TILE = 1 << 13
 
 
@@ -326,11 +327,11 @@ def edges(problem: Problem, config: Config) -> tuple[tuple[int, ...], ...]:
     """Ones, primes, and one off each tile of this config; the largest shape last, which has several tiles an axis.
 
     A parameter speaks of the axis whose letter it holds: MR, MC, BM, TM of M; KC, BK of K. SPLIT cuts K: fewer, and
-    one more, than a slab each.
+    one more, than a slab each. SMS is no parameter but the multiprocessors of the device.
     """
     tiles: dict[str, list[int]] = {"M": [], "N": [], "K": []}
     for letter, value in sorted(config.items()):
-        axes = ["K"] if letter == "SPLIT" else [axis for axis in tiles if axis in letter and len(letter) <= 3]
+        axes = ["K"] if letter == "SPLIT" else [axis for axis in tiles if axis in letter and len(letter) <= 2]
         if len(axes) == 1:
             tiles[axes[0]].append(value)
     sets = {axis: sorted({t for t in values if 1 < t <= LARGEST_TILE}) or [8] for axis, values in tiles.items()}
@@ -344,8 +345,31 @@ def edges(problem: Problem, config: Config) -> tuple[tuple[int, ...], ...]:
     found.append((2 * small[0] + 3, 2 * small[1] + 5, 2 * small[2] + 1))
     # Enough work that threads meet.
     several = [max(2 * max(rows) + 3, 67), max(2 * max(columns) + 5, 71), max(2 * max(depths) + 1, 73)]
-    while math.prod(several) > MOST_WORK:  # give up several tiles along the longest axis first
+    most = MOST_WORK * ON_DEVICE if "SMS" in config else MOST_WORK
+    while math.prod(several) > most:  # give up several tiles along the longest axis first
         longest = several.index(max(several))
         several[longest] = several[longest] // 2 + 1
-    found = [shape for shape in dict.fromkeys(found) if min(shape) >= 1 and math.prod(shape) <= MOST_WORK]
+    found += _on_device(config)
+    found = [shape for shape in dict.fromkeys(found) if min(shape) >= 1 and math.prod(shape) <= most]
+    found += _many_tiles(config)
     return (*(shape for shape in found if shape != tuple(several)), tuple(several))
+
+
+def _on_device(config: Config) -> list[tuple[int, int, int]]:
+    """Around the tiles of blocks with all sizes multiples of 8, which kernels with vectors of elements may want, and
+    with a K that goes around a ring of STAGES slots more than once."""
+    if not {"SMS", "BM", "BN", "BK"} <= config.keys():
+        return []
+    m, n, k = config["BM"], config["BN"], config["BK"]
+    around = (config.get("STAGES", 2) * 2 + 1) * k
+    return [(8, 8, 8), (m + 8, n - 8, k + 8), (m - 8, n + 8, around + 8), (24, 40, around), (m, 8, around + 3)]
+
+
+def _many_tiles(config: Config) -> list[tuple[int, int, int]]:
+    """More tiles than multiprocessors, so that blocks that stay for several tiles have them; ragged in M."""
+    if not {"SMS", "BM", "BN"} <= config.keys():
+        return []
+    m, n, k = config["BM"], config["BN"], config.get("BK", 8)
+    rows = math.ceil(math.sqrt((config["SMS"] + 2) * n / m))
+    columns = math.ceil((config["SMS"] + 2) / rows)
+    return [(rows * m - m // 2 + 3, columns * n - 8 if n > 8 else columns * n, 2 * k + 8)]
