@@ -70,7 +70,8 @@ def _problems(
 
 
 def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--space", "space_file", default=None, metavar="FILE.py", help="Add ops or templates.")(command)
+    told = "Add ops, templates or cases."
+    return click.option("--space", "space_file", default=None, metavar="FILE.py", help=told)(command)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -267,12 +268,12 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
     kernsearch ladder gemm --shape 4096x4096x4096
     kernsearch ladder gemm --from recorded.json
     """
+    from .cases import ladder as ladders
     from .report.cases import print_ladder
 
     if recorded is not None:
-        told = _read_json(recorded, "rungs")
+        told = ladders.recording(_read_json(recorded, "rungs"))
     else:
-        from .cases import ladder as ladders
         from .problem import parse_shape
 
         if op is None or shape is None:
@@ -286,10 +287,11 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
 @cli.command()
 @click.argument("name", metavar="list|NAME")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@space_option
 @json_option
 @click.option("--out", default=None, metavar="DIR", help="Write prediction.json and data.json there.")
 @click.option("--from", "recorded", default=None, metavar="FILE", help="Judge recorded data; nothing is measured.")
-def case(name: str, device: str, as_json: bool, out: str | None, recorded: str | None) -> None:
+def case(name: str, device: str, as_json: bool, space_file: str | None, out: str | None, recorded: str | None) -> None:
     """List the case studies, run one, or judge a recording of it.
 
     A run writes its predictions down first, then measures, then judges by the samples alone.
@@ -298,15 +300,17 @@ def case(name: str, device: str, as_json: bool, out: str | None, recorded: str |
     kernsearch case list
     kernsearch case wave-quantization --device cuda --out waves
     """
-    from .cases import cases, find, judged, run
+    from .cases import cases, find, judged, listed, recording, run
     from .report.cases import print_case, print_list
 
+    _use_space(space_file)
     if name == "list":
-        print_list(cases().values())
+        found_all = cases().values()
+        _print_json(listed(found_all)) if as_json else print_list(found_all)
         return
     found = find(name)
     if recorded is not None:
-        told = judged(_read_json(recorded, "arms"))
+        told = judged(recording(_read_json(recorded, "arms"), name))
     else:
         told = run(found, device=device, out=None if out is None else Path(out), listener=_progress(as_json))
     _print_json(told) if as_json else print_case(told)

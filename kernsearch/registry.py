@@ -39,7 +39,8 @@ def _modules() -> list[ModuleType]:
 
 
 def use_file(path: str | Path) -> ModuleType:
-    """Load a space from a Python file: it may define OP and templates(). Raises SpaceError when it cannot be loaded."""
+    """Load a space from a Python file: it may define OP, templates() and CASES. Raises SpaceError when it cannot be
+    loaded."""
     path = Path(path)
     spec = importlib.util.spec_from_file_location(f"kernsearch_space_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -49,10 +50,15 @@ def use_file(path: str | Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (ImportError, SyntaxError, OSError, NameError, AttributeError, TypeError, ValueError) as error:
         raise SpaceError(f"space file {str(path)!r}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, "OP") and not hasattr(module, "templates"):
-        raise SpaceError(f"space file {str(path)!r}: want OP, templates() or both")
+    if not any(hasattr(module, name) for name in ("OP", "templates", "CASES")):
+        raise SpaceError(f"space file {str(path)!r}: want OP, templates() or CASES")
     _extra.append(module)
     return module
+
+
+def loaded() -> tuple[ModuleType, ...]:
+    """What `use_file` has loaded."""
+    return tuple(_extra)
 
 
 def files() -> list[str]:

@@ -1,13 +1,15 @@
-"""What a case declares, and where cases are found: `CASES` in the `cases` module of an op's folder."""
+"""What a case declares, and where cases are: `CASES` in the `cases` module of an op's folder, or in a space file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from .. import registry
 from ..device import Device
-from ..errors import ProblemError
+from ..errors import ProblemError, SpaceError
 from ..problem import Option
 
 
@@ -61,9 +63,13 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """All cases by name, sorted."""
-    found = [case for op in registry.ops() for case in getattr(registry.companion(op, "cases"), "CASES", ())]
-    return {case.name: case for case in sorted(found, key=lambda case: case.name)}
+    """All cases by name, sorted. Raises SpaceError when two have the same name."""
+    declaring = [*(registry.companion(op, "cases") for op in registry.ops()), *registry.loaded()]
+    found = sorted((case for module in declaring for case in getattr(module, "CASES", ())), key=lambda case: case.name)
+    for one, next_one in pairwise(found):
+        if one.name == next_one.name:
+            raise SpaceError(f"case {one.name!r} is declared twice")
+    return {case.name: case for case in found}
 
 
 def find(name: str) -> Case:
@@ -72,3 +78,9 @@ def find(name: str) -> Case:
     if name not in known:
         raise ProblemError(f"case {name!r}: want one of {', '.join(known)}")
     return known[name]
+
+
+def listed(found: Iterable[Case]) -> dict[str, Any]:
+    """What `case list --json` prints."""
+    names = ("name", "op", "claim", "mechanism")
+    return {"cases": [{**{name: getattr(c, name) for name in names}, "backends": list(c.backends)} for c in found]}

@@ -16,7 +16,7 @@ from .. import backends, launch, model, registry
 from ..backends import Backend, Compiled
 from ..candidate import Candidate, operands
 from ..device import Device
-from ..errors import ProblemError, Rejected
+from ..errors import CacheError, NothingSurvived, ProblemError, Rejected
 from ..gates import open_bench
 from ..measure import policy, quick
 from ..measure.rounds import interleaved
@@ -30,6 +30,7 @@ from ..tune.request import Request
 from .prepare import LARGE, waves
 from .run import device_facts, keep
 
+SCHEMA = 1  # of what `ladder --json` prints
 TRIED = 6  # configs of each rung
 ROUNDS = 11
 Listener = Callable[[str], None]
@@ -39,7 +40,8 @@ def rungs(op: str, backend: str) -> tuple[str, ...]:
     """Names of the templates of an op's ladder, the plainest first. Raises ProblemError where there is none."""
     found = getattr(registry.companion(op, "ladder"), "RUNGS", {})
     if backend not in found:
-        raise ProblemError(f"{op} has no ladder on {backend}; want one of {', '.join(found) or 'none'}")
+        others = f", but on {' and '.join(found)}" if found else ""
+        raise ProblemError(f"{op} has no ladder on {backend}{others}")
     return tuple(found[backend])
 
 
@@ -59,15 +61,18 @@ def run(
     """Climb the ladder for one problem and return what `ladder --json` prints.
 
     With `out` the predictions are written there before anything is measured, and everything at the end. A rung that the
-    problem or the device cannot have is listed with its reason.
+    problem or the device cannot have is listed with its reason. Raises ProblemError where the op has no ladder, and
+    NothingSurvived when a rung that has passed the gates fails while it is timed.
     """
+    if tried < 1:
+        raise ProblemError(f"--tried {tried}: want at least 1")
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     names = rungs(op, backend.name)
     roof = ceilings.of(backend, where)
     prospects = Prospects(registry.op(op), problem, backend, where, roof, Request(max_workspace=LARGE))
     told: dict[str, Any] = {
-        "schema": 1,
+        "schema": SCHEMA,
         "problem": problem.key,
         "device": device_facts(backend, where),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -96,6 +101,20 @@ def run(
     if out is not None:
         keep(out, told)
     return told
+
+
+def recording(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded ladder if it has all that is printed. Raises CacheError."""
+    lacking = [key for key in ("schema", "problem", "device", "date", "floor_s", "flops") if key not in data]
+    if lacking or data["schema"] != SCHEMA:
+        raise CacheError(f"want a ladder of schema {SCHEMA}" + (f", {lacking[0]!r} is missing" if lacking else ""))
+    for number, row in enumerate(data["rungs"], 1):
+        if not isinstance(row, dict):
+            raise CacheError(f"rung {number} of the ladder: want an object")
+        wanted = ("rung", "predicted_s", "of_floor", "config") if "median_s" in row else ("rung",)
+        if absent := [key for key in wanted if key not in row]:
+            raise CacheError(f"rung {number} of the ladder: {absent[0]!r} is missing")
+    return data
 
 
 def floor_s(problem: Problem, roof: Ceilings) -> float:
@@ -146,7 +165,10 @@ def _measure(
             if candidate.variant not in best or seconds < best[candidate.variant][0]:
                 best[candidate.variant] = (seconds, candidate, compiled, dict(gates))
         timers = {name: bench.timer(plans[b[1]], b[2]) for name, b in best.items()}
-        times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
+        try:
+            times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
+        except Rejected as refusal:
+            raise NothingSurvived(f"timing: {refusal.reason}", {}) from refusal
     for name, (_, candidate, compiled, gates) in best.items():
         plan = plans[candidate]
         evidence = [dict(part.evidence) for part in compiled]

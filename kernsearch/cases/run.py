@@ -14,7 +14,7 @@ from typing import Any
 from .. import __version__, backends
 from ..backends import Backend, Compiled
 from ..device import Device
-from ..errors import ProblemError, Rejected
+from ..errors import NothingSurvived, ProblemError, Rejected
 from ..gates import open_bench
 from ..measure import policy
 from ..measure.rounds import interleaved
@@ -22,7 +22,7 @@ from ..model import ceilings
 from ..records import fingerprint
 from .case import Case
 from .prepare import Prepared, all_prepared
-from .verdict import judged
+from .verdict import SCHEMA, judged
 
 ROUNDS = 15
 Listener = Callable[[str], None]
@@ -41,15 +41,17 @@ def run(
     `data.json` at the end.
 
     Raises ProblemError where the case says nothing about the device, SpaceError when an arm does not exist there,
-    Rejected when one does not compile or fails a gate.
+    NothingSurvived when one does not compile or fails a gate.
     """
     backend, where = backends.resolve(device)
     if where.backend not in case.backends:
         raise ProblemError(f"case {case.name!r} is about {' and '.join(case.backends)}, not {where.key}")
-    roof = ceilings.of(backend, where)
-    arms = all_prepared(case.arms(where), case.op, backend, where, roof)
+    declared = case.arms(where)
+    if not declared:
+        raise ProblemError(f"case {case.name!r} says nothing about {where.key}")
+    arms = all_prepared(declared, case.op, backend, where, ceilings.of(backend, where))
     data: dict[str, Any] = {
-        "schema": 1,
+        "schema": SCHEMA,
         "case": case.name,
         "claim": case.claim,
         "mechanism": case.mechanism,
@@ -73,7 +75,7 @@ def run(
 def measured(
     arms: Sequence[Prepared], backend: Backend, device: Device, rounds: int, seed: int, listener: Listener
 ) -> list[dict[str, Any]]:
-    """Evidence and samples of each arm, all timed in the same rounds. Raises Rejected with the arm's label."""
+    """Evidence and samples of each arm, all timed in the same rounds. Raises NothingSurvived with the arm's label."""
     kernels = [kernel for arm in arms for kernel in arm.plan.kernels]
     listener("compiling")
     built = dict(backend.compile_many(kernels, device, jobs=int(device.cores), timeout_s=60.0))
@@ -93,22 +95,25 @@ def measured(
             try:
                 gates = benches[key].examine(arm.plan, compiled, dict(arm.candidate.config), thorough=False)
             except Rejected as refusal:
-                raise _named(arm, refusal) from refusal
+                raise _refused(arm, refusal) from refusal
             timers[arm.arm.label] = benches[key].timer(arm.plan, compiled)
             evidence = [dict(part.evidence) for part in compiled]
             found.append({"evidence": {"compile": evidence, "gates": dict(gates)}})
-        times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
+        try:
+            times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
+        except Rejected as refusal:
+            raise NothingSurvived(f"timing: {refusal.reason}", {}) from refusal
     return [{**told, "samples_s": times[arm.arm.label]} for arm, told in zip(arms, found, strict=True)]
 
 
 def _accepted(arm: Prepared, part: Compiled | Rejected) -> Compiled:
     if isinstance(part, Rejected):
-        raise _named(arm, part) from part
+        raise _refused(arm, part) from part
     return part
 
 
-def _named(arm: Prepared, refusal: Rejected) -> Rejected:
-    return Rejected(f"{arm.arm.label}: {refusal.reason}", gate=refusal.gate)
+def _refused(arm: Prepared, refusal: Rejected) -> NothingSurvived:
+    return NothingSurvived(f"{arm.arm.label} is refused by gate {refusal.gate}: {refusal.reason}", {})
 
 
 def device_facts(backend: Backend, device: Device) -> dict[str, Any]:

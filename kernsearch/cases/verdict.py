@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from ..errors import CacheError
 from ..measure.stats import shift_interval
 
+SCHEMA = 1  # of data.json
 CONFIDENCE = 0.99
 TIE = 0.01  # ratios nearer to 1 than this are equal for every purpose
+_OF_AN_ARM = ("label", "variant", "config", "flops", "predicted_s")
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
@@ -31,6 +34,32 @@ def word(value: float, low: float, high: float) -> str:
     if high < 1 and value < 1 - TIE:
         return "wins"
     return "tie"
+
+
+def recording(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Recorded data if it is that of the case `name` and has samples of all that is compared. Raises CacheError."""
+    if data.get("case") != name:
+        raise CacheError(f"want a recording of case {name!r}, this is one of {data.get('case')!r}")
+    lacking = [key for key in ("schema", "claim", "mechanism", "device", "date", "comparisons") if key not in data]
+    if lacking or data["schema"] != SCHEMA:
+        raise CacheError(f"want a recording of schema {SCHEMA}" + (f", {lacking[0]!r} is missing" if lacking else ""))
+    for arm in data["arms"]:
+        samples = arm.get("samples_s", ()) if isinstance(arm, dict) else ()
+        if not samples:
+            raise CacheError("want samples of each arm: a prediction without a measurement has no verdict")
+        if not all(isinstance(s, int | float) and s > 0 for s in samples):
+            raise CacheError(f"arm {arm.get('label')!r}: want samples in seconds, above 0")
+        if absent := [key for key in _OF_AN_ARM if key not in arm]:
+            raise CacheError(f"arm {arm.get('label')!r}: {absent[0]!r} is missing")
+    if len({len(arm["samples_s"]) for arm in data["arms"]}) != 1:
+        raise CacheError("want as many samples of each arm: they are compared round by round")
+    labels = {arm["label"] for arm in data["arms"]}
+    for declared in data["comparisons"]:
+        if not {declared.get("before"), declared.get("after")} <= labels or declared.get("per") not in ("call", "flop"):
+            raise CacheError(f"comparison {declared.get('label')!r}: want two of the arms, per call or flop")
+    if not data["comparisons"]:
+        raise CacheError("want a comparison: the first one is the verdict")
+    return data
 
 
 def judged(data: Mapping[str, Any]) -> dict[str, Any]:

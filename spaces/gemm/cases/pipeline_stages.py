@@ -7,31 +7,38 @@ from kernsearch.device import Device
 
 M, N = 2304, 1536
 DEPTHS = (256, 4096)
-STAGES = (2, 3, 4, 5)
+STAGES = (2, 3, 4, 6, 8)
 KERNELS = ("async_pipeline",)
-TILE = {"BM": 128, "BN": 128, "BK": 32}
+TILE = {"BM": 128, "BN": 128, "BK": 32, "BLOCKS": 1}
 
 
-def _label(stages: int, depth: int) -> str:
-    return f"{stages} stages, K={depth}"
+def stages(device: Device) -> tuple[int, ...]:
+    """Those that fit a block's shared memory."""
+    each = 2 * TILE["BK"] * (TILE["BM"] + TILE["BN"])
+    return tuple(n for n in STAGES if n * each <= int(device.shared_block_bytes))
+
+
+def _label(number: int, depth: int) -> str:
+    return f"{number} stages, K={depth}"
 
 
 def arms(device: Device) -> tuple[Arm, ...]:
-    found = []
-    for depth in DEPTHS:
-        for stages in STAGES:
-            like = "" if not found else found[0].label
-            found.append(Arm(_label(stages, depth), (M, N, depth), KERNELS, {**TILE, "STAGES": stages}, like=like))
-    return tuple(found)
+    first = _label(STAGES[0], DEPTHS[0])
+    return tuple(
+        Arm(label := _label(number, depth), (M, N, depth), KERNELS, {**TILE, "STAGES": number},
+            like="" if label == first else first)
+        for depth in DEPTHS
+        for number in stages(device)
+    )  # fmt: skip
 
 
 def comparisons(device: Device) -> tuple[Comparison, ...]:
-    last, short, long = STAGES[-1], DEPTHS[0], DEPTHS[-1]
-    return (
-        Comparison(f"{last} stages instead of 3, K={long}", _label(3, long), _label(last, long)),
-        Comparison(f"{last} stages instead of 3, K={short}", _label(3, short), _label(last, short)),
-        Comparison(f"3 stages instead of 2, K={long}", _label(2, long), _label(3, long)),
-        Comparison(f"3 stages instead of 2, K={short}", _label(2, short), _label(3, short)),
+    last, short, long = stages(device)[-1], DEPTHS[0], DEPTHS[-1]
+    steps = ((3, last, long), (3, last, short), (2, 3, long), (2, 3, short))
+    return tuple(
+        Comparison(f"{more} stages instead of {few}, K={depth}", _label(few, depth), _label(more, depth))
+        for few, more, depth in steps
+        if few < more
     )
 
 
@@ -39,7 +46,7 @@ CASE = Case(
     name="pipeline-stages",
     op="gemm",
     claim="each further stage of the pipeline hides more of the latency of memory",
-    mechanism="stages take shared memory from other blocks of a multiprocessor, a short K ends before they fill",
+    mechanism="stages take shared memory from other blocks of a multiprocessor, and a short K ends before they fill",
     backends=("cuda",),
     arms=arms,
     comparisons=comparisons,

@@ -5,19 +5,25 @@ from __future__ import annotations
 from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.device import Device
 
-SHAPE = (2048, 2048, 2048)
+SHAPE = (4096, 4096, 2048)  # many waves of blocks, so that the last one counts for little
 KERNEL = ("register_tile",)
-TILES = ((4, 4), (8, 8), (16, 16))  # rows and columns of sums of a thread
+TILE = {"BM": 128, "BN": 128, "BK": 8}  # all arms read the same from memory
+SUMS = ((4, 8), (8, 8), (8, 16), (16, 16))  # rows and columns of a thread
+
+
+def _label(rows: int, columns: int) -> str:
+    return f"{rows}x{columns} sums"
 
 
 def arms(device: Device) -> tuple[Arm, ...]:
-    return tuple(Arm(f"{m}x{n} sums", SHAPE, KERNEL, {"TM": m, "TN": n}, dtype="float32") for m, n in TILES)
+    return tuple(Arm(_label(m, n), SHAPE, KERNEL, {**TILE, "TM": m, "TN": n}, dtype="float32") for m, n in SUMS)
 
 
 def comparisons(device: Device) -> tuple[Comparison, ...]:
-    return (
-        Comparison("16x16 sums of a thread instead of 8x8", "8x8 sums", "16x16 sums"),
-        Comparison("8x8 sums of a thread instead of 4x4", "4x4 sums", "8x8 sums"),
+    steps = (((8, 8), (16, 16)), ((4, 8), (8, 8)), ((8, 8), (8, 16)), ((8, 16), (16, 16)))
+    return tuple(
+        Comparison(f"{_label(*after)} of a thread instead of {_label(*before)}", _label(*before), _label(*after))
+        for before, after in steps
     )
 
 
