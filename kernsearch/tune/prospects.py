@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import random
 from collections.abc import Mapping
+from itertools import islice
 from math import prod
 
 from .. import launch, model, registry
@@ -21,6 +24,9 @@ from ..space import Op
 from .request import Request
 
 VARIANTS = 64  # searched, of the partitions that move the fewest bytes first
+GUESSED = 400  # random configs are tried for
+GLANCES = 12  # feasible ones, by which a variant is judged before its configs are ranked
+PROMISING = 2.0  # variants whose best glance takes longer than the best of all by this are not ranked
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
 WORKSPACE_SHARE = 0.5  # of what the arrays take: more workspace is not tried unless the request allows it
@@ -129,15 +135,28 @@ class Prospects:
         """The model's best candidates in these spaces, best first; from then on hopeless ones are unwanted, unless
         the request asks for a part of the space on purpose. Raises SpaceError when there is none."""
         found: list[tuple[float, Candidate]] = []
-        for name, space in spaces.items():
+        for name, space in self._promising(spaces).items():
             ranked = model.rank(
                 self.variants[name], space, self.device, self.sizes, self._ceilings, seed=self._request.seed
             )
-            wanted = [(p.seconds, Candidate.of(name, c)) for p, c in ranked if self.unwanted(name, c) is None]
-            found += wanted[:PROPOSED]
+            wanted = ((p.seconds, Candidate.of(name, c)) for p, c in ranked if self.unwanted(name, c) is None)
+            found += islice(wanted, PROPOSED)
         if not found:
             raise SpaceError(f"{self.problem.key}: no candidate is left to search")
         found.sort()
         if not self._request.explores:
             self._best_s = found[0][0]
         return [candidate for _, candidate in found]
+
+    def _promising(self, spaces: Mapping[str, FeasibleSpace]) -> dict[str, FeasibleSpace]:
+        """Variants worth ranking: of a few random configs each, one comes near the best of all."""
+        rng = random.Random(self._request.seed)
+        glances: dict[str, float] = {}
+        for name, space in spaces.items():
+            guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(GUESSED))
+            drawn = list(islice((config for config in guesses if space.contains(config) is None), GLANCES))
+            drawn = drawn or [next(space.iterate())]
+            told = model.predict_all(self.variants[name], drawn, self.device, self.sizes, self._ceilings)
+            glances[name] = min((p.seconds for p in told), default=math.inf)
+        best = min(glances.values(), default=math.inf)
+        return {name: spaces[name] for name, seconds in glances.items() if seconds <= PROMISING * best}

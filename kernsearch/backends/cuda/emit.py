@@ -6,6 +6,7 @@ The generated header is made in `header`, which says what it defines.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
     return KernelPlan(
         template=template.name,
         source=template.source,
-        tokens=sources.tokens(template.source),
+        tokens=_tokens(template.source),
         entry=template.entry,
         header=header(binding, template.name, extras),
         defines={param.name: config[param.name] for param in (*template.params, *template.knobs)},
@@ -64,6 +65,12 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
         maps=tuple(map_ for map_, _ in made),
         assumes=tuple(dict.fromkeys(rules)),
     )
+
+
+@lru_cache(maxsize=256)
+def _tokens(source: str) -> str:
+    """Read once a process, as a search makes thousands of plans of one source."""
+    return sources.tokens(source)
 
 
 def _launch(launch: Launch, names: Mapping[str, int | str]) -> Launch:
