@@ -78,14 +78,16 @@ class Image(DeviceArena):
         if isinstance(twin, np.ndarray):
             twin[:] = self._host[start:end]
         else:
-            twin.set(self._host[start:end])
+            twin.set(self._host[start:end], self.machine.xp.cuda.get_current_stream())
 
     def download(self, start: int, end: int) -> None:
         twin = super().bytes(start, end - start)
         if isinstance(twin, np.ndarray):
             self._host[start:end] = twin
         else:
-            twin.get(out=self._host[start:end])
+            stream = self.machine.xp.cuda.get_current_stream()
+            twin.get(stream, out=self._host[start:end])
+            stream.synchronize()
 
 
 def _allocated(machine: Machine, count: int) -> Any:

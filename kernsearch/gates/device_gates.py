@@ -33,6 +33,7 @@ MIDDLE = 1 << 20  # product of sizes from which the reference of an awkward shap
 LARGE = 1 << 26  # and from which the shape is judged there
 ALIGN = 16  # bytes: rows of awkward shapes for plans that do not take any other, as those with tensor maps
 SLOW_REFERENCE_FLOPS = 2e13
+GLANCED = 5  # awkward shapes of a candidate that is not to be recorded
 LARGER_BLOCKS = 64  # than on the host
 REFERENCE_SHARE = 1 / 4  # of the device's memory that a kept reference may take
 WORKSPACE_KEPT = 256 << 20  # bytes of workspace that stay for the next candidate
@@ -218,6 +219,13 @@ class DeviceGates(Bench):
 
     def _config(self, config: Config) -> Config:
         return {**config, "SMS": self.threads}
+
+    def _chosen(self, count: int, thorough: bool) -> Sequence[int]:
+        """While searching some spread over the list, the large ones at its end among them: a run on a device takes less
+        time than a reference. Whatever is recorded has seen them all."""
+        if thorough or count <= GLANCED:
+            return range(count)
+        return sorted({count - 1 - i * (count - 1) // (GLANCED - 1) for i in range(GLANCED)} | {count - 2})
 
     def _sets(self, index: int, shape: tuple[int, ...], last: bool) -> Sequence[InputSet]:
         """All sets at some shapes, the first and another one at the rest: many runs cost more than they find."""

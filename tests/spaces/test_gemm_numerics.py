@@ -186,3 +186,12 @@ def test_edges_lie_on_both_sides_of_every_tile() -> None:
 
 def test_a_config_without_tiles_has_edges_too() -> None:
     assert len(OP.edges(OP.problem((9, 9, 9)), {})) > 8
+
+
+def test_on_a_device_awkward_shapes_fill_its_multiprocessors_and_go_around_the_ring() -> None:
+    problem = registry.op("gemm").problem((2304, 1544, 4096))
+    config = {"BM": 128, "BN": 256, "BK": 64, "STAGES": 4, "SMS": 132}
+    shapes = numerics.edges(problem, config)
+    assert any(-(-m // 128) * -(-n // 256) > 132 and m % 128 for m, n, _ in shapes)
+    assert any(k > 2 * 4 * 64 for _, _, k in shapes)
+    assert sum(all(size % 8 == 0 for size in shape) for shape in shapes) >= 3
