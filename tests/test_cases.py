@@ -221,10 +221,9 @@ def test_an_arm_that_does_not_compile_ends_the_case_with_its_name(home: Path, mo
         f"    return (replace(plain, name='broken', source={str(home / 'broken.c')!r}),)\n"
     )
     registry.use_file(home / "space.py")
-    case = Case(
-        "broken", "gemm", "", "", ("cpu",), lambda d: (Arm("the broken one", SHAPE, ("broken",)),), lambda d: ()
-    )
-    with pytest.raises(NothingSurvived, match="the broken one is refused by gate compile: .*this does not compile"):
+    arm = Arm("the broken one", SHAPE, ("broken",))
+    case = Case("broken", "gemm", "", "", ("cpu",), lambda device: (arm,), lambda device: ())
+    with pytest.raises(NothingSurvived, match=r"the broken one is refused by gate compile: .*this does not compile"):
         run(case, device="cpu", out=home / "out")
     assert (home / "out" / "prediction.json").exists() and not (home / "out" / "data.json").exists()
 
