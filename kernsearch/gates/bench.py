@@ -94,9 +94,10 @@ class Bench:
     ) -> dict[str, int | float | bool]:
         """Pass the execution and correctness gates or raise Rejected; returns the evidence.
 
-        Awkward small shapes first, where a crash is cheap, then the tuned shape. `thorough` looks at all of them, compares every element of
-        the tuned shape and repeats it 20 times; else a large problem is checked by a randomized identity or a sample
-        of blocks, and repeated on the largest awkward shape only. `timeout_s` is for one run of the tuned shape.
+        Awkward small shapes first, where a crash is cheap, then the tuned shape. `thorough` looks at all of them,
+        compares every element of the tuned shape and repeats it 20 times; else a large problem is checked by a
+        randomized identity or a sample of blocks, and repeated on the largest awkward shape only. `timeout_s` is for
+        one run of the tuned shape.
         """
         try:
             return self._examine(plan, compiled, config, thorough, timeout_s)
@@ -112,9 +113,9 @@ class Bench:
         shapes = self.op.edges(self.problem, self._config(config))
         runs = skipped = 0
         worst = 0.0
-        for index in self._chosen(len(shapes), thorough):
+        for turn, index in enumerate(self._chosen(len(shapes), thorough)):
             shape, last = shapes[index], index == len(shapes) - 1
-            pitch = (0, 0) if last else PITCHES[index % len(PITCHES)]
+            pitch = (0, 0) if last else PITCHES[turn % len(PITCHES)]
             for inputs in self._sets(index, shape, last):
                 try:
                     threads = self._threads(index, last)

@@ -55,6 +55,7 @@ class Prospects:
         self.variants: dict[str, Variant] = {}
         self.spaces: dict[str, FeasibleSpace] = {}
         self._absent: dict[str, str] = {}
+        self._needs_memory: set[str] = set()  # variants that take workspace or scratch
         for variant in derive(problem, op, registry.templates(backend.name)).variants:
             self._add(variant)
         if not self.variants:
@@ -74,6 +75,8 @@ class Prospects:
             self._absent[variant.name] = f"it moves more bytes than the {VARIANTS} variants that are searched"
         else:
             self.variants[variant.name], self.spaces[variant.name] = variant, space
+            if plan.workspace or any(kernel.scratch != "0" for kernel in plan.kernels):
+                self._needs_memory.add(variant.name)
 
     def why_absent(self, name: str) -> str:
         """Why there is no variant of that name."""
@@ -118,14 +121,12 @@ class Prospects:
         """Why this run does not ask for a candidate, or None."""
         if self._request.deterministic and not self.variants[variant].deterministic:
             return "its result may differ from run to run"
-        plan = self.plan(Candidate.of(variant, config))
-        call, names = self._names(plan)
-        if (assumed := launch.unmet(plan, names)) is not None:
-            return f"it assumes {assumed}"
-        if call.workspace_bytes > self.max_workspace:
-            return f"it needs {call.workspace_bytes} bytes of workspace, allowed {self.max_workspace}"
         if self._best_s is not None and (ratio := self._predicted_s(variant, config) / self._best_s) > HOPELESS:
             return f"predicted {ratio:.0f} times slower than the best prediction"
+        if variant in self._needs_memory:
+            needed = self.workspace_bytes(Candidate.of(variant, config))
+            if needed > self.max_workspace:
+                return f"it needs {needed} bytes of workspace, allowed {self.max_workspace}"
         return None
 
     def _predicted_s(self, variant: str, config: Mapping[str, int]) -> float:

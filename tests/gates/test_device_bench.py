@@ -91,7 +91,7 @@ def test_a_hang_says_which_limit_it_overran(bench: DeviceBench, objects) -> None
 
 def test_a_plan_is_not_run_where_its_assumptions_fail(bench: DeviceBench, objects) -> None:
     plan = make_plan("good", assumes=("K % 2 == 0",))
-    evidence = bench.examine(plan, objects(plan), CONFIG)
+    evidence = bench.examine(plan, objects(plan), CONFIG, thorough=True)
     assert evidence["edge_runs_skipped"] > 0 and evidence["edge_runs"] > 0
     never = make_plan("good", assumes=("K % 64 == 0",))
     with pytest.raises(Rejected, match="assumes K % 64 == 0, which this problem does not give"):
@@ -103,8 +103,10 @@ def test_plans_for_aligned_rows_are_run_on_odd_shapes_with_padded_rows(device, o
     rules = ("A.m * ITEMSIZE % 16 == 0", "B.k * ITEMSIZE % 16 == 0", "A.base % 16 == 0", "B.base % 16 == 0")
     plan = make_plan("good", assumes=rules)
     with DeviceBench(op, op.problem((61, 44, 72)), device, machine=MACHINE) as bench:
-        evidence = bench.examine(plan, objects(plan), CONFIG)
+        evidence = bench.examine(plan, objects(plan), CONFIG, thorough=True)
+        glance = bench.examine(plan, objects(plan), CONFIG)
     assert evidence["edge_runs_skipped"] == 0 and evidence["edge_runs"] > 50
+    assert 20 < glance["edge_runs"] < evidence["edge_runs"]
 
 
 def test_a_timer_samples_and_goes_on_in_a_fresh_process(bench: DeviceBench, objects) -> None:
