@@ -262,6 +262,7 @@ def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = 
         knobs=(_GROUP, _ALONG, _BUFFERS if how == "bulk" else _FEW_BUFFERS),
         launches=(launches[0], *(msgspec.structs.replace(later, overlap=True) for later in launches[1:])),
         maps=(_A, _B, _D) if how == "bulk" else (_A, _B),
+        dtypes=("bfloat16", "float16") if how == "bulk" else (),  # pieces of a finished tile are of two bytes
         swapped=swapped,
     )
 
