@@ -6,6 +6,7 @@ invalidates no record and no compiled object.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
@@ -52,8 +53,33 @@ def tokens(path: str | Path) -> str:
     `path` is absolute or below the kernels folder. Headers that are not found (those of the system, the generated one)
     count by name only. Raises OSError when the source cannot be read.
     """
+    if _unchanging:
+        return _tokens_once(path_of(str(path)))
+    return _tokens(path_of(str(path)))
+
+
+@contextlib.contextmanager
+def unchanging() -> Iterator[None]:
+    """While it is open, sources are taken not to change: each is looked at once."""
+    _tokens_once.cache_clear()
+    _unchanging.append(True)
+    try:
+        yield
+    finally:
+        _unchanging.pop()
+
+
+_unchanging: list[bool] = []
+
+
+@cache
+def _tokens_once(path: Path) -> str:
+    return _tokens(path)
+
+
+def _tokens(path: Path) -> str:
     digest = hashlib.sha256()
-    for text in _closure(path_of(str(path))):
+    for text in _closure(path):
         digest.update(text.encode("utf-8", "surrogateescape"))
         digest.update(b"\0")
     return digest.hexdigest()

@@ -74,6 +74,7 @@ class Op:
     identity  (problem, inputs, scalars, outputs, rng) -> error of a cheap randomized identity that the outputs obey,
               as a share of what is allowed, or None where there is none for this problem; asked for the first input
               set only, and above 1 everything is compared
+    typical   by backend, shapes that have shipped defaults, the commonest first; the nearest one serves
     """
 
     name: str
@@ -88,7 +89,7 @@ class Op:
     what: str = ""
     textbook: Callable[..., dict[str, np.ndarray]] | None = None
     identity: Callable[..., float | None] | None = None
-    typical: tuple[tuple[int, ...], ...] = ()  # shapes that have shipped defaults; the nearest one serves
+    typical: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
 
     def problem(

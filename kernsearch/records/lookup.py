@@ -14,7 +14,7 @@ from ..device import Device
 from ..errors import CacheError, SpaceError
 from ..plan import Plan
 from ..problem import Problem
-from . import fingerprint
+from . import classes, fingerprint
 from . import record as records
 from .packing import Packed
 from .record import Record
@@ -190,9 +190,9 @@ class Store:
                     yield distance(sizes, problem.shape), place, path
 
     def _default(self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None = None) -> Hit:
-        """The shipped default of the nearest shape for this architecture, else for any."""
+        """The shipped default of the nearest shape for this architecture, else of a class that serves any."""
         looked = len(reasons)
-        for arch in (device.arch, "any"):
+        for arch in classes.serving(device):
             found = self._defaults(problem, arch)
             for record in found:
                 name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
@@ -210,10 +210,13 @@ class Store:
         raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(dict.fromkeys(reasons[looked:]))}")
 
     def _defaults(self, problem: Problem, arch: str) -> list[Record]:
-        """Defaults of a class of devices that differ from a problem in shape at most, the nearest first."""
+        """Defaults of a class of devices that differ from a problem in shape at most, the nearest first, and of one
+        shape in the order of the file: the best first."""
         path = self.shipped / "defaults" / arch / f"{problem.op}.json"
-        found = _catalogue(path).get(problem.at(()), []) if path.is_file() else []
-        return [_packed_record(path, i) for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in found)]
+        if not path.is_file():
+            return []
+        shapes = [(tuple(_packed(path).field(i, "problem")["shape"]), i) for i in _packed(path).of(problem)]
+        return [_packed_record(path, i) for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in shapes)]
 
 
 def store() -> Store:
@@ -235,16 +238,6 @@ def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
 @cache
 def _packed(path: Path) -> Packed:
     return Packed(path.read_bytes())
-
-
-@cache
-def _catalogue(path: Path) -> dict[Problem, list[tuple[tuple[int, ...], int]]]:
-    """Problems without their shape, each with the shapes that have a record and its place in the file."""
-    found: dict[Problem, list[tuple[tuple[int, ...], int]]] = {}
-    for index in range(len(_packed(path))):
-        problem = Problem.from_json(_packed(path).field(index, "problem"))
-        found.setdefault(problem.at(()), []).append((problem.shape, index))
-    return found
 
 
 @cache

@@ -42,6 +42,9 @@ OP = replace(
     flops=_flops,
     edges=_edges,
     what="D[b] = activation(alpha * op(A[b]) @ op(B[b]) + beta * C[b] + bias), one bias for all b",
-    typical=((8, 512, 512, 512),),
+    typical={
+        "cpu": ((8, 512, 512, 512),),
+        "cuda": ((8, 512, 512, 512), (128, 64, 64, 64), (32, 2048, 2048, 128), (32, 1, 4096, 128)),
+    },
     public=(),
 )

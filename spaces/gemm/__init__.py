@@ -96,6 +96,23 @@ class _Inputs(Sequence[space.InputSet]):
         return INPUTS
 
 
+_TYPICAL_CPU = ((64, 64, 64), (1024, 1024, 1024), (4, 2048, 2048), (2048, 4, 2048))
+_TYPICAL_CUDA = (
+    (4096, 4096, 4096),
+    (256, 256, 256),
+    (16, 4096, 4096),
+    (4096, 64, 4096),
+    (512, 512, 65536),
+    (64, 64, 64),
+    (1, 4096, 4096),
+    (128, 4096, 4096),
+    (1000, 1000, 1000),
+    (2304, 1544, 4096),
+    (256, 16384, 2048),
+    (8192, 1024, 8192),
+    (8192, 8192, 8192),
+)
+
 OP = space.Op(
     name="gemm",
     letters=("M", "N", "K"),
@@ -116,6 +133,6 @@ OP = space.Op(
     textbook=_textbook,
     identity=_identity,
     what="D = activation(alpha * op(A) @ op(B) + beta * C + bias)",
-    typical=((64, 64, 64), (1024, 1024, 1024), (4, 2048, 2048), (2048, 4, 2048)),
+    typical={"cpu": _TYPICAL_CPU, "cuda": _TYPICAL_CUDA},
     public=("matmul",),
 )
