@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ def print_list(found: Iterable[Any]) -> None:
     table(("case", "op", "on", "claim"), [(case.name, case.op, ", ".join(case.backends), case.claim) for case in found])
 
 
-def print_case(data: dict[str, Any]) -> None:
+def print_case(data: Mapping[str, Any]) -> None:
     """Arms with prediction and measurement, comparisons, and the verdict."""
     device = data["device"]
     click.echo(f"{data['case']} on {device['name']} ({device['key']}), {data['date']}")
@@ -32,22 +32,25 @@ def print_case(data: dict[str, Any]) -> None:
         waves = "" if arm.get("waves") is None else f"{arm['waves']:.2f}"
         config = " ".join(f"{letter}={value}" for letter, value in arm["config"].items())
         cells = (arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]))
-        rate = f"{arm['flops'] / arm['median_s'] / 1e12:.1f}"
+        rate = f"{arm['flops'] / arm['median_s'] / 1e12:.3g}"
         rows.append((*cells, rate, waves, str(registers or ""), str(spills), arm["variant"], config))
     headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config")
     table(headers, rows)
     click.echo("")
-    cells = [
+    changes = [
         (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
         for c in data["comparisons"]
     ]
-    table(("change", "predicted", "measured", "99 %", "verdict"), cells)
+    table(("change", "predicted", "measured", "99 %", "verdict"), changes)
     verdict = data["verdict"]
-    said = f"{verdict['size']:.2f} times the time" if verdict["verdict"] != "tie" else "within 1 % or within the noise"
+    each = " an operation" if data["comparisons"][0]["per"] == "flop" else ""
+    said = f"{verdict['size']:.2f} times the time{each}"
+    if verdict["verdict"] == "tie":
+        said = "within 1 % or within the noise"
     click.echo(f"\nverdict: {verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})")
 
 
-def print_ladder(data: dict[str, Any]) -> None:
+def print_ladder(data: Mapping[str, Any]) -> None:
     """A row for each rung, the plainest first."""
     device = data["device"]
     click.echo(f"{data['problem']} on {device['name']} ({device['key']}), {data['date']}")
@@ -61,7 +64,7 @@ def print_ladder(data: dict[str, Any]) -> None:
         waves = "" if row.get("waves") is None else f"{row['waves']:.2f}"
         rows.append((
             row["rung"], duration(row["predicted_s"]), duration(row["median_s"]),
-            f"{data['flops'] / row['median_s'] / 1e12:.2f}", f"{100 * row['of_floor']:.1f} %",
+            f"{data['flops'] / row['median_s'] / 1e12:.3g}", f"{100 * row['of_floor']:.1f} %",
             *(str(row.get(key, "")) for key in ("registers", "shared_bytes", "spill_stores", "occupancy")),
             waves, error, " ".join(f"{letter}={value}" for letter, value in row["config"].items()),
         ))  # fmt: skip

@@ -46,7 +46,8 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     first, more = f"N={edge}", f"N={edge + 8}"
     found = [Comparison("one more column of tiles, a second wave: each operation", first, more, "flop")]
     if edge != SIZES[0]:
-        found.append(Comparison("N=1544 after N=1536: each operation", *(f"N={n}" for n in SIZES), "flop"))
+        few, many = (f"N={n}" for n in SIZES)
+        found.append(Comparison(f"{many} after {few}: each operation", few, many, "flop"))
     found.append(Comparison("the cure: another tile", more, f"{more}, any tile"))
     if _clusters(device):
         found.append(Comparison("the cure: another tile and a cluster", more, f"{more}, any tile and cluster"))
