@@ -47,13 +47,16 @@ class DeviceKernel(KernelRoofline):
 
     def best(self) -> Cost:
         """The cost of each config."""
-        blocks = [loop for loop in self._all_loops() if loop.kind == "block" and loop.axes[0] not in self.slabs]
-        compute, waves = self._compute_s(blocks)
+        blocks = [loop for loop in self.loops if loop.kind == "block" and loop.axes[0] not in self.slabs]
+        resident = self._occupancy()
+        if not blocks:
+            return self._streaming()
+        compute, waves = self._compute_s(blocks, resident)
         parts = {
             "compute": compute,
             "l2": self._l2_bytes(blocks) / self._rate("l2"),
-            "memory": self._memory_s(),
-            "waiting": waves * self._waiting_s(blocks),
+            "memory": np.array(self._memory_s()),
+            "waiting": waves * self._waiting_s(blocks, resident),
         }
         parts = {name: self._spread(value) for name, value in parts.items()}
         packing = sum((2 * self._bytes(o) for o in self.operands if o.packed), start=0.0)
@@ -69,15 +72,26 @@ class DeviceKernel(KernelRoofline):
     def _threads(self) -> Numbers:
         return np.array(float(self.device.facts.get("sms", 1)))
 
-    def _all_loops(self) -> tuple[Loop, ...]:
-        """Tiles of threads, where there are no tiles of blocks, count as blocks of 128 threads."""
-        if any(loop.kind == "block" and loop.axes[0] not in self.slabs for loop in self.loops):
-            return self.loops
-        return tuple(Loop(o.axes, np.array(256.0), "block") for o in self.operands if o.written)[:1]
+    def _streaming(self) -> Cost:
+        """A kernel without tiles: it reads and writes everything once, or once a step where it sums."""
+        sums, others = self._operations()
+        self.flops = float(np.max(sums + others))
+        again = max(1.0, self.flops / 2 / max(1.0, self._written())) if np.any(sums) else 1.0
+        parts = {
+            "compute": self._spread((sums / NAIVE + 2 * others) / self._peak()),
+            "l2": self._spread(np.array(self._unique_bytes() * (again / 32 + 1) / self._rate("l2"))),
+            "memory": self._spread(np.array(self._memory_s())),
+            "start": self._spread(np.array(self.ceilings.launch_s * self._launches())),
+        }
+        longest = np.max(np.stack([parts[name] for name in ("compute", "l2", "memory")]), axis=0)
+        return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(np.array(self._unique_bytes())), self.flops)
+
+    def _written(self) -> float:
+        return float(sum(self._bytes(o) / o.itemsize for o in self.operands if o.written))
 
     # -- arithmetic
 
-    def _compute_s(self, blocks: list[Loop]) -> tuple[Numbers, Numbers]:
+    def _compute_s(self, blocks: list[Loop], resident: Numbers) -> tuple[Numbers, Numbers]:
         """Seconds of arithmetic of all waves, and how many waves there are (the last one may be short)."""
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
@@ -89,7 +103,6 @@ class DeviceKernel(KernelRoofline):
         for slab in self.slabs:
             count = count * self.extents[slab]
         sms = float(self.device.facts.get("sms", 1))
-        resident = self._occupancy()
         waves = np.ceil(count / (sms * resident))
         each = (sums * padded / self._share() + 2 * others) / np.maximum(count, 1)
         busy = np.minimum(resident, np.ceil(count / sms))  # blocks that share one multiprocessor
@@ -209,11 +222,10 @@ class DeviceKernel(KernelRoofline):
     def _outs(self) -> set[tuple[str, str]]:
         return {(out.node, out.field) for out in self.program.outs}
 
-    def _waiting_s(self, blocks: list[Loop]) -> Numbers:
+    def _waiting_s(self, blocks: list[Loop], resident: Numbers) -> Numbers:
         """How long one block waits for its operands: at most what its multiprocessor can take in, and what is under
         way divided by the latency."""
         clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
-        resident = self._occupancy()
         at_once = np.minimum(L2_BYTES_CLOCK * clock, resident * self._in_flight(blocks) / LATENCY_S)
         return resident * self._block_bytes(blocks) / at_once
 
