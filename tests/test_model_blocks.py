@@ -150,7 +150,6 @@ def test_one_column_of_tiles_more_than_a_wave_costs_a_wave() -> None:
     assert 1.5 < more / full < 2.2
 
 
-@pytest.mark.xfail(reason="partial sums count with the largest SPLIT of the configs predicted together", strict=True)
 def test_many_configs_at_once_are_predicted_as_one_by_one() -> None:
     for dtype, name in NAMES:
         chosen, roof = configs(name, dtype), ceilings.guess(H200)

@@ -25,6 +25,10 @@ L2_BYTES_CLOCK = 64  # what one multiprocessor can fetch from the second-level c
 SYNCHRONOUS = 0.55  # share of the rate left when a step's fetch and its arithmetic take turns
 MMA_SYNC = 0.62  # share of the tensor rate that mma.sync reaches where wgmma exists
 REGISTERS_APART = 48  # of a thread, beside its sums
+BY_THREADS = 2.0  # how much longer threads take to store a tile of sums than the copy engine
+INTAKE = 0.8  # share of what the multiprocessors could take in that the second-level cache delivers
+LOST = 8.0  # multiprocessors that clusters of more than two blocks cannot use
+PACKED = 0.5  # share of the copy rate at which rows of any alignment are copied
 STREAMED = 0.85  # share of the copy rate of kernels that only stream
 LEAST_L2_SHARE = 0.5  # of the second-level cache that a value left for the next kernel may have
 
@@ -54,20 +58,20 @@ class DeviceKernel(KernelRoofline):
         compute, waves = self._compute_s(blocks, resident)
         parts = {
             "compute": compute,
-            "l2": self._l2_bytes(blocks) / self._rate("l2"),
-            "memory": np.array(self._memory_s()),
+            "l2": self._l2_bytes(blocks) / self._intake(),
+            "memory": self._memory_s() + self._again_s(blocks, waves, resident),
             "waiting": waves * self._waiting_s(blocks, resident),
         }
         parts = {name: self._spread(value) for name, value in parts.items()}
-        packing = sum((2 * self._bytes(o) for o in self.operands if o.packed), start=0.0)
+        packing = sum((2 * self._size(o) for o in self.operands if o.packed), start=np.zeros(()))
         alone = waves * BLOCK_S + self._epilogue_s(blocks, waves)
         longest, total = np.max(np.stack([*parts.values()]), axis=0), sum(parts.values())
-        parts["packing"] = self._spread(np.array(packing / self.ceilings.copy))
+        parts["packing"] = self._spread(packing / (PACKED * self.ceilings.copy))
         parts["start"] = self._spread(np.array(self.ceilings.launch_s * self._launches()))
         hidden = (1 - OVERLAP) * longest + OVERLAP * total
         seconds = hidden + alone + parts["packing"] + parts["start"]
         parts["compute"] = parts["compute"] + alone
-        return Cost(seconds, parts, self._spread(np.array(self._unique_bytes())), self.flops)
+        return Cost(seconds, parts, self._spread(self._unique_bytes()), self.flops)
 
     def _threads(self) -> Numbers:
         return np.array(float(self.device.facts.get("sms", 1)))
@@ -76,18 +80,26 @@ class DeviceKernel(KernelRoofline):
         """A kernel without tiles: it reads and writes everything once, or once a step where it sums."""
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
-        again = max(1.0, self.flops / 2 / max(1.0, self._written())) if np.any(sums) else 1.0
+        again = np.maximum(1.0, self.flops / 2 / np.maximum(1.0, self._written())) if np.any(sums) else np.ones(())
         parts = {
             "compute": self._spread((sums / NAIVE + 2 * others) / self._peak()),
-            "l2": self._spread(np.array(self._unique_bytes() * (again / 32 + 1) / self._rate("l2"))),
-            "memory": self._spread(np.array(self._memory_s())),
+            "l2": self._spread(self._unique_bytes() * (again / 32 + 1) / self._rate("l2")),
+            "memory": self._spread(self._memory_s()),
             "start": self._spread(np.array(self.ceilings.launch_s * self._launches())),
         }
         longest = np.max(np.stack([parts[name] for name in ("compute", "l2", "memory")]), axis=0)
-        return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(np.array(self._unique_bytes())), self.flops)
+        return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(self._unique_bytes()), self.flops)
 
-    def _written(self) -> float:
-        return float(sum(self._bytes(o) / o.itemsize for o in self.operands if o.written))
+    def _written(self) -> Numbers:
+        """Elements of the outputs."""
+        return sum((self._size(o) / o.itemsize for o in self.operands if o.written), start=np.zeros(()))
+
+    def _size(self, operand: Operand) -> Numbers:
+        """Bytes of an operand, all slabs of it."""
+        size = np.array(float(operand.itemsize))
+        for axis in operand.axes:
+            size = size * self.extents[axis]
+        return size
 
     # -- arithmetic
 
@@ -103,10 +115,24 @@ class DeviceKernel(KernelRoofline):
         for slab in self.slabs:
             count = count * self.extents[slab]
         sms = float(self.device.facts.get("sms", 1))
-        waves = np.ceil(count / (sms * resident))
+        usable = self._usable(sms)
+        waves = np.ceil(count / (usable * resident))
         each = (sums * padded / self._share() + 2 * others) / np.maximum(count, 1)
-        busy = np.minimum(resident, np.ceil(count / sms))  # blocks that share one multiprocessor
-        return waves * busy * each * sms / self._peak(), waves
+        turns = np.floor(count / (usable * resident))  # in which every multiprocessor has all the blocks that fit
+        busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
+        return busiest * each * sms / self._peak(), waves
+
+    def _usable(self, sms: float) -> Numbers:
+        """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group
+        takes no other. Groups differ from chip to chip; an H200 held 31 clusters of 4, 15 of 8 and 7 of 16."""
+        size = np.ones(())
+        for letter in ("CM", "CN"):
+            if letter in self.configs[0]:
+                size = size * self._numbers(letter)
+        if any(step[0] == "combine" and step[2] == "cluster" for step in self.matched.annotations):
+            size = size * self._numbers("SPLIT")
+        whole = np.floor(np.where(size > 2, max(sms - LOST, 1.0), sms) / size)
+        return np.maximum(whole, 1.0) * size
 
     def _unit(self) -> str:
         return next((str(step[2]) for step in self.matched.annotations if step[0] == "unit"), "")
@@ -163,6 +189,11 @@ class DeviceKernel(KernelRoofline):
     def _rate(self, level: str) -> float:
         return float(self.ceilings.read.get(level, self.ceilings.read["memory"]))
 
+    def _intake(self) -> float:
+        """Bytes/s that all multiprocessors take in from the second-level cache."""
+        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
+        return max(self._rate("l2"), INTAKE * L2_BYTES_CLOCK * clock * float(self.device.facts.get("sms", 1)))
+
     def _reads(self) -> list[Operand]:
         return [operand for operand in self.operands if not operand.written]
 
@@ -197,23 +228,48 @@ class DeviceKernel(KernelRoofline):
             count = count * np.ceil(extent / loop.size)
         for slab in self.slabs:
             count = count * self.extents[slab]
-        written = sum(self._bytes(operand) for operand in self.operands if operand.written)
+        written = sum((self._size(operand) for operand in self.operands if operand.written), start=np.zeros(()))
         return count * self._block_bytes(blocks) + written
 
-    def _unique_bytes(self) -> float:
-        return float(sum(self._bytes(operand) for operand in self.operands))
+    def _unique_bytes(self) -> Numbers:
+        return sum((self._size(operand) for operand in self.operands), start=np.zeros(()))
 
-    def _memory_s(self) -> float:
+    def _memory_s(self) -> Numbers:
         """Every operand once; what an earlier kernel left, and what is left for a later one, stays in the cache if it
         is small."""
         room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 0))
         inner = {name for name, place in self._labels().items() if place in self.program.materialised - self._outs()}
-        seconds = 0.0
+        seconds = np.zeros(())
         for operand in self.operands:
-            size = self._bytes(operand)
-            rate = self._rate("l2") if operand.name in inner and size < room else STREAMED * self.ceilings.copy
-            seconds += size / rate
+            size, memory = self._size(operand), STREAMED * self.ceilings.copy
+            near = (operand.name in inner) & (size < room)
+            seconds = seconds + size / np.where(near, self._rate("l2"), memory)
         return seconds
+
+    def _again_s(self, blocks: list[Loop], waves: Numbers, resident: Numbers) -> Numbers:
+        """Reading operands from memory again, when they do not fit the second-level cache: what the blocks of a wave
+        share they read once. GROUP rows of tiles (columns, if ALONG) are walked together."""
+        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 0))
+        read = sum((self._size(operand) for operand in self._reads()), start=np.zeros(()))
+        if len(blocks) < 2 or float(np.max(read)) <= room:
+            return np.zeros(())
+        named = self.configs[0]
+        group = self._numbers("GROUP") if "GROUP" in named else np.ones(())
+        along = self._numbers("ALONG") if "ALONG" in named else np.zeros(())
+        tiles = [np.ceil(np.prod([self.extents[a] for a in loop.axes], axis=0) / loop.size) for loop in blocks[:2]]
+        major, minor = np.where(along > 0, tiles[1], tiles[0]), np.where(along > 0, tiles[0], tiles[1])
+        at_once = np.minimum(float(self.device.facts.get("sms", 1)) * resident, tiles[0] * tiles[1])
+        high = np.minimum(group, major)
+        wide = np.minimum(np.ceil(at_once / high), minor)
+        across = [np.where(along > 0, wide, high), np.where(along > 0, high, wide)]
+        wave = np.zeros(())
+        for operand in self._reads():
+            lines = self._tile_bytes(operand, blocks)
+            for loop, count in zip(blocks[:2], across, strict=True):
+                if set(loop.axes) & set(operand.axes):
+                    lines = lines * count
+            wave = wave + lines
+        return np.maximum(0.0, waves * wave - read) / (STREAMED * self.ceilings.copy)
 
     def _labels(self) -> dict[str, tuple[str, str]]:
         places = [*self.kernel.reads, *self.kernel.outputs]
@@ -246,6 +302,9 @@ class DeviceKernel(KernelRoofline):
         for loop in blocks:
             size = size * loop.size
         shown = np.ones(()) if any(step[0] == "grid" for step in self.matched.annotations) else waves
+        outputs = {self.program.arrays[place] for place in self.kernel.outputs}
+        by_threads = self._unit() == "wgmma" and not any(tile.role == "D" for tile in self.matched.template.maps)
+        shown = shown * (1.0 + BY_THREADS * float(by_threads and bool(outputs)))
         clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
         return shown * size / (L2_BYTES_CLOCK / 2 * clock)
 
