@@ -92,6 +92,13 @@ def _record(problem: Problem, choice: Choice, of: DeviceClass) -> Record:
     )
 
 
+def seconds(default: Record, of: DeviceClass) -> float:
+    """What the model says now of a default of a class; what it said when the default was made is its evidence."""
+    plain, where = _plain(default.problem), device(of)
+    variant = _variants(_shapeless(plain), of.backend)[default.variant]
+    return model.predict(variant, default.config, where, _sizes(plain, where), ceilings.guess(where)).seconds
+
+
 # What is derived once for many problems ------------------------------------------------------------------------------
 
 
@@ -189,18 +196,24 @@ def _stand_in(problem: Problem, backend: str, arch: str) -> Problem:
 
 
 def _ranking(plain: Problem, backend: str, arch: str) -> tuple[Choice, ...]:
-    op, where = registry.op(plain.op), _device(backend, arch)
+    where = _device(backend, arch)
     rates = ceilings.guess(where)
-    sizes = {**op.sizes(plain), "THREADS": where.threads, "ITEMSIZE": launch.itemsize(plain.dtype)}
+    sizes = _sizes(plain, where)
     common = _variants(_richest(_shapeless(plain)), backend)
     found = []
     for name, variant in _variants(_shapeless(plain), backend).items():
         few = len(variant.kernels) == 1 or (backend != "cpu" and "SPLIT" in variant.symbols)
         if variant.deterministic and name in common and few:
             space = FeasibleSpace(variant.params, variant.constraints, where, sizes)
-            ranking = model.rank(variant, space, where, sizes, rates, seed=0)[:TRIED]
-            found += [Choice(told.seconds, name, tuple(sorted(config.items()))) for told, config in ranking]
+            for _, config in model.rank(variant, space, where, sizes, rates, seed=0)[:TRIED]:
+                alone = model.predict(variant, config, where, sizes, rates)  # not as one of many, which may differ
+                found.append(Choice(alone.seconds, name, tuple(sorted(config.items()))))
     return tuple(sorted(found))
+
+
+def _sizes(problem: Problem, where: Device) -> dict[str, int]:
+    sizes = registry.op(problem.op).sizes(problem)
+    return {**sizes, "THREADS": int(where.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
 
 
 # Files ---------------------------------------------------------------------------------------------------------------

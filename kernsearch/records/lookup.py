@@ -193,8 +193,9 @@ class Store:
         """The shipped default of the nearest shape for this architecture, else of a class that serves any."""
         looked = len(reasons)
         for arch in classes.serving(device):
-            found = self._defaults(problem, arch)
-            for record in found:
+            none = True
+            for record in self._defaults(problem, arch):
+                none = False
                 name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
                 stale = [s for s, t in record.fingerprint.sources.items() if fingerprint.changed(s, t)]
                 if stale:
@@ -205,18 +206,19 @@ class Store:
                 else:
                     reasons.append(f"{name}: {record.variant}")
                     return Hit("default", record, tuple(reasons))
-            if not found:
+            if none:
                 reasons.append(f"no default of {problem.op} {problem.dtype} for {arch}")
         raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(dict.fromkeys(reasons[looked:]))}")
 
-    def _defaults(self, problem: Problem, arch: str) -> list[Record]:
+    def _defaults(self, problem: Problem, arch: str) -> Iterator[Record]:
         """Defaults of a class of devices that differ from a problem in shape at most, the nearest first, and of one
         shape in the order of the file: the best first."""
         path = self.shipped / "defaults" / arch / f"{problem.op}.json"
         if not path.is_file():
-            return []
+            return
         shapes = [(tuple(_packed(path).field(i, "problem")["shape"]), i) for i in _packed(path).of(problem)]
-        return [_packed_record(path, i) for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in shapes)]
+        for _, _, i in sorted((distance(s, problem.shape), s, i) for s, i in shapes):
+            yield _packed_record(path, i)
 
 
 def store() -> Store:
