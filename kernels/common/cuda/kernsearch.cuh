@@ -148,6 +148,11 @@ struct ks_matrix {
 };
 
 // -- launches that overlap (PTX ISA, griddepcontrol); nothing before sm_90, where they never do
+//
+// A launch with `overlap` may begin when every block of the launch before it in the stream has allowed it or has ended;
+// one that never allows it is simply over by then. Waiting is for that one launch alone. So each such kernel waits, in
+// every block, before it ends: then "the one before is over" means that all before it are, and what it writes can
+// disturb neither what they still read nor what they write.
 
 // Wait until the launches before this one are complete and what they wrote can be read.
 KS_DEVICE void ks_wait_for_earlier_launch() {

@@ -106,6 +106,9 @@ extern "C" __global__ void __launch_bounds__(KS_THREADS, KS_BLOCKS)
     ks_warp warp(threadIdx.x);
     const int tiles = int(ks_ceil(ks_max(from.depth, int64_t(0)), int64_t(KS_BK)));
     ks_allow_next_launch();
+#ifndef KS_ATOMIC
+    ks_wait_for_earlier_launch();  // before anything is read or written; all above works on arguments alone
+#endif
     if (a.whole && b.whole)
         ks_pipeline<true>(a, b, warp, ks_shared_memory, tiles);
     else

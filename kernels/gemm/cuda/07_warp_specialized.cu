@@ -24,20 +24,30 @@
 #if KS_PACKED_A
 KS_PACK_KERNEL(pack_a, A)
 #endif
-#if KS_PACKED_B
+#if KS_PACKED_B && KS_PACKED_A
+KS_PACK_KERNEL_BESIDE(pack_b, B)
+#elif KS_PACKED_B
 KS_PACK_KERNEL(pack_b, B)
 #endif
 
 // Registers of a thread: the pool of the block goes from the producer to the consumers.
 constexpr int MANY = PARTS * BN / 2;  // sums
-constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : MANY >= 200 ? 24 : 40;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : MANY >= 200 ? 240 : 232;
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : MANY >= 192 ? 24 : 40;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : MANY >= 192 ? 240 : 232;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(const __grid_constant__ ks_args x) {
     extern __shared__ unsigned char dynamic[];
     unsigned char *base = dynamic + (1024 - ks_shared_address(dynamic) % 1024) % 1024;
     const unsigned shared = ks_shared_address(base), rank = CLUSTER > 1 ? ks_cluster_rank() : 0;
     const ks_tiles tiles(x);
+    ks_allow_next_launch();
+    if (threadIdx.x == 32) {  // maps are arguments, which no launch writes
+        ks_bulk_prefetch_map(&x.map_A);
+        ks_bulk_prefetch_map(&x.map_B);
+#if KS_MAPPED_D
+        ks_bulk_prefetch_map(&x.map_D);
+#endif
+    }
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             ks_barrier_init(shared + FULL + 8 * s, 1);
@@ -54,18 +64,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
     else
         __syncthreads();
 
+    // All above touches no memory that another launch reads or writes, so it may run beside the launches before this one.
+    // From here on those are over: every thread waits, whatever it reads (operands by the copy engine, bias and C by
+    // consumers) or writes (the output, partial sums). Since no block ends before they did, a later launch that waits
+    // for this one has waited for them too, whether or not they let this one begin early.
+    const ks_tile first = tiles.at(blockIdx.x / CLUSTER, rank);
+    ks_wait_for_earlier_launch();
+
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0);  // the same in a warp, as the compiler can see
     if (group == 0) {
         if (CONSUMERS > 1) ks_registers_less<PRODUCER_REGISTERS>();
-        if (threadIdx.x < 32 && ks_elect()) ks_produce(x, shared, tiles, rank);
+        if (threadIdx.x < 32 && ks_elect()) ks_produce(x, shared, tiles, first, rank);
         __syncwarp();
     } else {
         if (CONSUMERS > 1) ks_registers_more<CONSUMER_REGISTERS>();
         const int consumer = group - 1, row = PINGPONG ? 0 : consumer * ROWS;
         ks_ring ring;
         int turn = 0;
+        ks_tile t = first;
         for (int number = blockIdx.x / CLUSTER; number < tiles.total; number += gridDim.x / CLUSTER, turn++) {
-            const ks_tile t = tiles.at(number, rank);
+            if (turn > 0) t = tiles.at(number, rank);
             if (PINGPONG && turn % PARTIES != consumer) {
                 ring.skip(t.last - t.first);
                 continue;
@@ -73,11 +91,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
             float d[PARTS][BN / 2];
             ks_await_turn(shared, consumer, turn);
             ks_consume(d, shared, t, row, ring, rank, consumer);
-#if KS_COMBINE
             const bool last = number + int(gridDim.x) / CLUSTER >= tiles.total;
+#if KS_COMBINE
             ks_combine(x, d, t, row, shared, reinterpret_cast<float *>(base + TILES), group, consumer, rank, turn, last);
 #else
-            ks_finish(x, d, t, row, base + PIECES + consumer * BUFFERS * PIECE_BYTES, group);
+            ks_finish(x, d, t, row, base, group, consumer, last);
 #endif
         }
         if (BULK && ks_leads()) ks_bulk_wait<0>();

@@ -126,7 +126,8 @@ gemm_simt_pipeline(const __grid_constant__ ks_args x) {
     first.K = ks_first_K(x, first);
     float sums[TM][TN] = {};
     const layout own(threadIdx.x);
+    ks_allow_next_launch();
+    ks_wait_for_earlier_launch();  // before anything is read or written; all above works on arguments alone
     sum_block(x, first, ks_last_K(x, first) - first.K, own, sums);
-    ks_allow_next_launch();  // of slabs: the kernel that adds them up may get ready
     ks_put_block<BM, BN, TM, TN>(x, first, own, sums, ks_tiles);
 }

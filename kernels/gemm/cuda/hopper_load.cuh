@@ -19,20 +19,17 @@ KS_DEVICE void ks_load_box(unsigned to, const void *map, unsigned barrier, int i
         ks_bulk_load_to(to, map, barrier, inner, outer, batch, (unsigned short)mask);
 }
 
-KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &tiles, unsigned rank) {
+KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &tiles, ks_tile t, unsigned rank) {
     const int place = COMBINE ? 0 : int(rank);  // blocks that add up slabs share no tiles
     const int row = place % CM, column = place / CM;
     unsigned a_mask = 0, b_mask = 0;
     for (int c = 0; c < CN; c++) a_mask |= 1u << (row + CM * c);     // blocks of the same rows share A
     for (int r = 0; r < CM; r++) b_mask |= 1u << (column * CM + r);  // blocks of the same columns share B
     const bool a_batched = ks_step_A_B(x) != 0, b_batched = ks_step_B_B(x) != 0;
-    ks_bulk_prefetch_map(&x.map_A);
-    ks_bulk_prefetch_map(&x.map_B);
-    if (KS_PACKED_A || KS_PACKED_B) ks_wait_for_earlier_launch();  // it makes the copies
     ks_ring ring;
     int turn = 0;
     for (int number = blockIdx.x / CLUSTER; number < tiles.total; number += gridDim.x / CLUSTER, turn++) {
-        const ks_tile t = tiles.at(number, rank);
+        if (turn > 0) t = tiles.at(number, rank);
         if (COMBINE && turn > 0) ks_barrier_wait_cluster(shared + FREE, (turn - 1) & 1);  // sums lie where stages were
         const int a_batch = a_batched ? t.batch : 0, b_batch = b_batched ? t.batch : 0;
         for (int step = t.first; step < t.last; step++) {

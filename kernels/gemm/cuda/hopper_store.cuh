@@ -12,6 +12,8 @@
 constexpr int PIECE_PITCH = TURNED ? 64 + 4 : WIDTH + 8;  // floats; keeps threads of a warp on different banks
 constexpr int PIECE_BYTES = BULK ? 64 * WIDTH * 2 : sizeof(KS_TYPE_out) == 4 ? 0 : 4 * PIECE_PITCH * (TURNED ? WIDTH : 64);
 constexpr int UNITS = BN / WIDTH;  // pieces of 64 rows
+// Does all of a block's last tile fit the stages, which nothing loads any more? Then no piece waits for another to leave.
+constexpr bool SPREAD = BULK && !PINGPONG && CONSUMERS * PARTS * UNITS * PIECE_BYTES <= STAGES * STAGE_BYTES;
 
 // Two sums, rounded to nearest even, `low` first in memory.
 KS_DEVICE unsigned ks_pair(float low, float high, ks_bf16) {
@@ -77,11 +79,13 @@ template <int V> KS_DEVICE void ks_put_piece(const ks_args &x, const ks_tile &t,
     }
 }
 
-// `pieces`: this consumer's BUFFERS pieces of shared memory; `row`: its first row within the tile; `name`: its barrier.
-KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_tile &t, int row, unsigned char *pieces,
-                         int name) {
+// `row`: this consumer's first row within the tile; `base`: of shared memory; `name`: its barrier; `last`: no more tiles.
+KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_tile &t, int row, unsigned char *base,
+                         int name, int consumer, bool last) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, own = 16 * warp + lane / 4, pair = 2 * (lane % 4);
     const int rows = int(ks_extent_M(x)), columns = int(ks_extent_N(x)), top = t.m + row;
+    const bool spread = SPREAD && last;
+    if (spread) ks_sync_some(CONSUMERS + 1, 128 * CONSUMERS);  // nothing multiplies any more
     if (top >= rows || t.n >= columns) return;
     if constexpr (!BULK && sizeof(KS_TYPE_out) == 4) {
 #pragma unroll
@@ -97,13 +101,18 @@ KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_t
         return;
     }
     const bool wide = ks_wide(x);
-    if (BULK && ks_leads()) ks_bulk_wait_read<0>();
-    ks_sync_some(name, 128);
+    unsigned char *pieces = spread ? base + TILES + consumer * (PARTS * UNITS * PIECE_BYTES)
+                                   : base + PIECES + consumer * (BUFFERS * PIECE_BYTES);
+    if (!spread) {
+        if (BULK && ks_leads()) ks_bulk_wait_read<0>();
+        ks_sync_some(name, 128);
+    }
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++) {
-            unsigned char *piece = pieces + (part * UNITS + unit) % BUFFERS * PIECE_BYTES;
+            const int number = part * UNITS + unit;
+            unsigned char *piece = pieces + (spread ? number : number % BUFFERS) * PIECE_BYTES;
             const int r0 = top + 64 * part, c0 = t.n + unit * WIDTH;
             if constexpr (BULK) {
 #if KS_MAPPED_D
@@ -128,7 +137,7 @@ KS_DEVICE void ks_finish(const ks_args &x, float (&d)[PARTS][BN / 2], const ks_t
                     }
                 }
                 ks_fence_async();
-                if (ks_leads()) ks_bulk_wait_read<(BUFFERS > 1 ? BUFFERS - 2 : 0)>();  // the next piece's place is free
+                if (!spread && ks_leads()) ks_bulk_wait_read<(BUFFERS > 1 ? BUFFERS - 2 : 0)>();  // room for the next piece
                 ks_sync_some(name, 128);
                 if (ks_leads()) {
                     const int third = ks_step_out_B(x) != 0 ? t.batch : 0;

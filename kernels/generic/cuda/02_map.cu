@@ -28,6 +28,7 @@ static_assert(KS_TM >= 1 && (KS_TM & (KS_TM - 1)) == 0, "TM is not a power of tw
 KS_ROOTS(ROOT)
 
 extern "C" __global__ void __launch_bounds__(256) generic_map(const __grid_constant__ ks_args x) {
+    ks_allow_next_launch();
     ks_wait_for_earlier_launch();
 #undef ROOT
 #define ROOT(r) map_##r(x);

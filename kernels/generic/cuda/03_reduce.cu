@@ -15,34 +15,33 @@
 
 static_assert(KS_TM >= 1 && (KS_TM & (KS_TM - 1)) == 0, "TM is not a power of two");
 
+constexpr int AHEAD = KS_TM <= 4 ? 8 : 4;  // steps of k
+
 #define ks_start_sum ks_acc(0)
 #define ks_start_max (-KS_INFINITY)
 #define ks_more_sum(a, b) ((a) + (b))
 #define ks_more_max(a, b) ks_max(a, b)
 
-// Four steps of k at a time where there are as many, so that their loads are under way together.
+// Several steps of k at a time where there are as many, so that their loads are under way together.
+#define STEPS(r, name, monoid, many)                                                      \
+    for (; i.K + many <= last; i.K += many) {                                             \
+        ks_acc v[many][KS_TM];                                                            \
+        _Pragma("unroll") for (int k = 0; k < many; k++) {                                \
+            ks_at at = i;                                                                 \
+            at.K += k;                                                                    \
+            ks_body_##r##_##name<KS_TM>(x, at, count, f, v[k]);                           \
+        }                                                                                 \
+        _Pragma("unroll") for (int k = 0; k < many; k++)                                  \
+            _Pragma("unroll") for (int l = 0; l < KS_TM; l++)                             \
+                f[l].name = ks_more_##monoid(f[l].name, v[k][l]);                         \
+    }
+
 #define FIELD(r, name, monoid)                                                            \
     _Pragma("unroll") for (int l = 0; l < KS_TM; l++) f[l].name = ks_start_##monoid;      \
     {                                                                                     \
         const int64_t last = ks_last_K_##r(x, i);                                         \
         i.K = ks_first_K_##r(x, i);                                                       \
-        for (; i.K + 4 <= last; i.K += 4) {                                               \
-            ks_acc v[4][KS_TM];                                                           \
-            _Pragma("unroll") for (int k = 0; k < 4; k++) {                               \
-                ks_at at = i;                                                             \
-                at.K += k;                                                                \
-                ks_body_##r##_##name<KS_TM>(x, at, count, f, v[k]);                       \
-            }                                                                             \
-            _Pragma("unroll") for (int k = 0; k < 4; k++)                                 \
-                _Pragma("unroll") for (int l = 0; l < KS_TM; l++)                         \
-                    f[l].name = ks_more_##monoid(f[l].name, v[k][l]);                     \
-        }                                                                                 \
-        for (; i.K < last; i.K++) {                                                       \
-            ks_acc v[KS_TM];                                                              \
-            ks_body_##r##_##name<KS_TM>(x, i, count, f, v);                               \
-            _Pragma("unroll") for (int l = 0; l < KS_TM; l++)                             \
-                f[l].name = ks_more_##monoid(f[l].name, v[l]);                            \
-        }                                                                                 \
+        STEPS(r, name, monoid, AHEAD) STEPS(r, name, monoid, 2) STEPS(r, name, monoid, 1) \
     }
 
 #define ROOT(r)                                                                              \
@@ -60,6 +59,7 @@ static_assert(KS_TM >= 1 && (KS_TM & (KS_TM - 1)) == 0, "TM is not a power of tw
 KS_ROOTS(ROOT)
 
 extern "C" __global__ void __launch_bounds__(256) generic_reduce(const __grid_constant__ ks_args x) {
+    ks_allow_next_launch();
     ks_wait_for_earlier_launch();
 #undef ROOT
 #define ROOT(r) reduce_##r(x);

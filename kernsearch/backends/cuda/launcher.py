@@ -88,7 +88,7 @@ class Launcher:
             attributes[count].id = driver.CLUSTER_DIMENSION
             attributes[count].words[0:3] = launch.cluster
             count += 1
-        if launch.overlap and self._launches and device.cc_major >= HAS_OVERLAP:
+        if launch.overlap and device.cc_major >= HAS_OVERLAP:
             attributes[count].id = driver.PROGRAMMATIC_SERIALIZATION
             attributes[count].words[0] = 1
             count += 1

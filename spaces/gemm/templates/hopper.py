@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
-
 from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Launch, Template, TileMap, anything, as_, comb, dot, hole
@@ -217,6 +215,7 @@ def _launch(tiles: str, cluster: str, how: str) -> Launch:
         block="128 * (CONSUMERS + 1)",
         shared=f"{_FIXED} + {_RING} + {_PIECES[how]}",
         cluster=(cluster, 1, 1),  # type: ignore[arg-type]
+        overlap=True,
     )
 
 
@@ -227,7 +226,8 @@ _ALONE = (replace(_A, share="1"), replace(_B, share="1"))
 _TILES = "ceil(M, BM * CM) * ceil(N, BN * CN) * B"
 _PARAMS = (_BM, _BN, _BK, _CONSUMERS, _PINGPONG, _STAGES, _CM, _CN)
 _SHORT = (_BM, _BN, _BK, _CONSUMERS, _STAGES)
-_PACK = {role: Launch(f"pack_{role.lower()}", (f"min(ceil({size} * K * B, 2048) + 1, SMS * 8)", "1", "1"), "256")
+_PACK = {role: Launch(f"pack_{role.lower()}", (f"min(ceil({size} * K * B, 2048) + 1, SMS * 8)", "1", "1"), "256",
+                      overlap=True)
          for role, size in (("A", "M"), ("B", "N"))}  # fmt: skip
 
 
@@ -248,8 +248,7 @@ def _template(name: str, what: str, **more: object) -> Template:
 
 
 def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = False) -> Template:
-    """All of K at once. Copies are waited for by the producer alone, so all but the first launch may begin early."""
-    launches = (*(_PACK[role] for role in packed), _launch(_TILES, "CM * CN", how))
+    """All of K at once."""
     return _template(
         name,
         what,
@@ -258,7 +257,7 @@ def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = 
         ann=_schedule("acc", *(("move", role, "pack") for role in packed)),
         params=_PARAMS,
         knobs=(_GROUP, _ALONG, _BUFFERS if how == "bulk" else _FEW_BUFFERS),
-        launches=(launches[0], *(msgspec.structs.replace(later, overlap=True) for later in launches[1:])),
+        launches=(*(_PACK[role] for role in packed), _launch(_TILES, "CM * CN", how)),
         maps=(_A, _B, _D) if how == "bulk" else (_A, _B),
         dtypes=("bfloat16", "float16") if how == "bulk" else (),  # pieces of a finished tile are of two bytes
         swapped=swapped,

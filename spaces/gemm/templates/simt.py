@@ -301,6 +301,7 @@ PIPELINE = Template(
             (_TILES, "S", "1"),
             _DEALT,
             f"4 * max(STAGES * BK * (BM + BN + {2 * PADDING}), BM // TM * BN)",
+            overlap=True,
         ),
     ),
     efficiency=pipeline_efficiency,

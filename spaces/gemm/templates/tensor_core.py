@@ -164,8 +164,8 @@ _BLOCK = "32 * (BM // WM) * (BN // WN)"
 _STAGED = "4 * (BM // WM) * (BN // WN) * 16 * (WN + 8)"
 _SLICED = f"4 * SLICES * BM * (BN + 8) if SLICES > 1 else {_STAGED}"
 _SHARED = f"max(STAGES * 2 * BK * (BM + BN), {_SLICED})"
-_PIPELINE = Launch("gemm_async_pipeline", _GRID, f"{_BLOCK} * SLICES", _SHARED)
-_ADDING = Launch("gemm_async_pipeline", _GRID, f"{_BLOCK} * SLICES", _SHARED, overlap=True)
+_PIPELINE = Launch("gemm_async_pipeline", _GRID, f"{_BLOCK} * SLICES", _SHARED, overlap=True)
+# Never early itself: what follows it reads operands beside it, which what came before it may have written.
 _CLEAR = Launch("gemm_clear", ("min(ceil(B * M * N, 256), 16 * SMS)", "1", "1"), "256")
 
 TENSOR_CORE = Template(
@@ -215,7 +215,7 @@ ASYNC_ATOMIC = replace(
     roots=(hole("D", comb(inside=_PART)),),
     groups="M1 N1 K1",
     ann=(("combine", "S", "atomic"), *_schedule("part", "async", "STAGES")),
-    launches=(_CLEAR, _ADDING),
+    launches=(_CLEAR, _PIPELINE),
     flags=("-DKS_ATOMIC=1",),
 )
 
