@@ -199,8 +199,9 @@ class Store:
                 name = f"default for {arch} near {'x'.join(map(str, record.problem.shape))}"
                 stale = [s for s, t in record.fingerprint.sources.items() if fingerprint.changed(s, t)]
                 if stale:
-                    reasons.append(f"{name}: conflict, its kernel source {stale[0]!r} has changed since "
-                                   "`python -m kernsearch.records.defaults` was run")  # fmt: skip
+                    gone = (f"default for {arch}: conflict, its kernel source {stale[0]!r} has changed since "
+                            "`python -m kernsearch.records.defaults` was run")  # fmt: skip
+                    reasons += [] if gone in reasons else [gone]
                 elif invalid := unfit(record.plan, problem, device) or unmet(record.plan, arrays, device):
                     reasons.append(f"{name} is not valid here: {invalid}")
                 else:
