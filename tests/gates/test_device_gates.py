@@ -67,8 +67,10 @@ TABLE = [
     Broken("misaligned", "execution", "misaligned address"),
     Broken("traps", "execution", "illegal instruction|unspecified launch failure"),
     Broken("loops_forever", "execution", "still running after 3 s"),
-    Broken("good", "execution", "launch failed|shared memory", {"shared": "240000"}),
-    Broken("takes_many_registers", "execution", "launch failed", {"block": "1024"}),
+    Broken("good", "compile", "bytes of shared memory in a block, at most", {"shared": "240000"}),
+    Broken("good", "execution", "launch failed|shared memory", {"shared": "min(M * 1000, 232000)"}),
+    Broken("takes_many_registers", "compile", "registers in a block, at most", {"block": "1024"}),
+    Broken("takes_many_registers", "execution", "launch failed", {"block": "min(M * 1024, 1024)"}),
     Broken("no_such_kernel", "execution", "missing|no_such_kernel"),
     Broken("misses_a_barrier", "correctness", "off by|where the reference|two runs differ|read before"),
     Broken("skips_a_tile", "correctness", "is unwritten, or was read before it was written"),
@@ -80,12 +82,18 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", TABLE, ids=lambda b: b.entry + ("_too_much" if b.plan.get("shared") else ""))
+def _name(broken: Broken) -> str:
+    return "-".join([broken.entry, *(f"{name}={text}" for name, text in broken.plan.items() if isinstance(text, str))])
+
+
+@pytest.mark.parametrize("broken", TABLE, ids=_name)
 def test_a_broken_kernel_is_stopped_by_its_gate_and_the_next_is_unharmed(
     bench: DeviceBench, cubins, broken: Broken
 ) -> None:
     plan, good = make_plan(broken.entry, **broken.plan), make_plan("good")
     with pytest.raises(Rejected) as caught:
+        if broken.gate == "compile":
+            backends.get("cuda").compile(plan.kernels[0], bench.device, timeout_s=60.0)
         bench.examine(plan, cubins(plan), CONFIG)
     assert caught.value.gate == broken.gate
     assert re.search(broken.words, caught.value.reason), caught.value.reason
