@@ -43,7 +43,7 @@ class Launch(msgspec.Struct, frozen=True):
     block: str  # threads of a block
     shared: str = "0"  # bytes of dynamic shared memory
     cluster: tuple[int, int, int] = (1, 1, 1)  # blocks
-    # Programmatic dependent launch: may start before whatever the stream holds before it has ended, of this call or not.
+    # Programmatic dependent launch: may begin before what the stream holds before it has ended, of this call or not.
     # The kernel waits (ks_wait_for_earlier_launch) before it reads or writes memory, and does not end without.
     overlap: bool = False
 

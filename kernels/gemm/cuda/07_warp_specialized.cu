@@ -40,6 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
     unsigned char *base = dynamic + (1024 - ks_shared_address(dynamic) % 1024) % 1024;
     const unsigned shared = ks_shared_address(base), rank = CLUSTER > 1 ? ks_cluster_rank() : 0;
     const ks_tiles tiles(x);
+    const ks_tile first = tiles.at(blockIdx.x / CLUSTER, rank);
     ks_allow_next_launch();
     if (threadIdx.x == 32) {  // maps are arguments, which no launch writes
         ks_bulk_prefetch_map(&x.map_A);
@@ -68,7 +69,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
     // From here on those are over: every thread waits, whatever it reads (operands by the copy engine, bias and C by
     // consumers) or writes (the output, partial sums). Since no block ends before they did, a later launch that waits
     // for this one has waited for them too, whether or not they let this one begin early.
-    const ks_tile first = tiles.at(blockIdx.x / CLUSTER, rank);
     ks_wait_for_earlier_launch();
 
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0);  // the same in a warp, as the compiler can see

@@ -173,6 +173,13 @@ def _rules(how: str, letters: set[str], *, swapped: bool) -> tuple[Constraint, .
                 lambda c, d, s: c["SPLIT"] == 2 or _blocks(c, s, m, n) * c["SPLIT"] <= 2 * d.sms,
             ),
         ]
+    if how.startswith("cluster"):
+        rules.append(
+            Constraint(
+                "clusters of eight or more do not all run at once: groups of multiprocessors do not hold whole ones",
+                lambda c, d, s: c["SPLIT"] < 8 or 8 * _blocks(c, s, m, n) * c["SPLIT"] <= 7 * d.sms,
+            )
+        )
     return tuple(rules)
 
 
