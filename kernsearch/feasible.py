@@ -7,7 +7,9 @@ early, read few letters or all, and need not say which.
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +22,7 @@ from .space import Constraint, Param, Sizes
 
 _DIVES = 8  # random descents of which one is drawn by its weight
 _FEW = 2048  # a feasible set up to this size is listed once and drawn from exactly
+_SURE = 8  # half of the descents must say that there are so many times more
 _STEPS = 200_000  # values tried before a walk gives up
 _LONG = 10 * _STEPS  # the same where nothing else can be done
 
@@ -90,6 +93,8 @@ class FeasibleSpace:
     def sample(self, rng: random.Random) -> dict[str, int] | None:
         """A random feasible config, exactly uniform when there are few and nearly so otherwise; None when none is
         found. Many: random descents, each weighted by the number of ways it could have gone."""
+        if self._is_few is None and self.exceeds(_FEW):
+            self._is_few = False
         if self._is_few is None:
             walk = _Walk(self, 10 * _FEW)
             leaves = walk.leaves(0, self.domains.__getitem__)
@@ -106,6 +111,13 @@ class FeasibleSpace:
             return self._sorted(walk.config)
         self._few = []
         return None
+
+    def exceeds(self, count: int) -> bool:
+        """Are by far more than so many configs feasible? Random descents tell, not a listing: in the mean the weight of
+        a descent is the number of configs."""
+        rng = random.Random(0)
+        weights = sorted(dive[1] if (dive := self._dive(rng)) else 0.0 for _ in range(_DIVES))
+        return weights[_DIVES // 2] > _SURE * count
 
     def neighbours(self, config: Mapping[str, int]) -> Iterator[dict[str, int]]:
         """The feasible configs that differ in one letter, by the least possible step up or down its domain."""
@@ -126,22 +138,36 @@ class FeasibleSpace:
         Letters of `config` that the space lacks are left out; letters that it misses start in mid-domain. None when
         `steps` values tried found nothing.
         """
+        return next(iter(self.resembling(config, 1, accept, steps)), None)
+
+    def resembling(
+        self,
+        config: Mapping[str, int],
+        count: int,
+        accept: Callable[[dict[str, int]], bool] = lambda config: True,
+        steps: int = 4000,
+    ) -> list[dict[str, int]]:
+        """So many accepted feasible configs as `nearest` finds the first of, the nearest first."""
         costs = {name: self._costs(name, config.get(name)) for name in self.domains}
         walk = _Walk(self, steps)
-        best: tuple[float, dict[str, int] | None] = (float("inf"), None)
+        best: list[tuple[float, int, dict[str, int]]] = []
+
+        def most() -> float:
+            return best[-1][0] if len(best) == count else math.inf
 
         def cheapest(name: str) -> Iterator[int]:
             spent = sum(costs[letter][value] for letter, value in walk.config.items())
             for value, cost in costs[name].items():
-                if spent + cost >= best[0]:
+                if spent + cost >= most():
                     return
                 yield value
 
-        for _ in walk.leaves(0, cheapest):
+        for turn, _ in enumerate(walk.leaves(0, cheapest)):
             cost = sum(costs[letter][value] for letter, value in walk.config.items())
-            if cost < best[0] and accept(found := self._sorted(walk.config)):
-                best = (cost, found)
-        return best[1]
+            if cost < most() and accept(found := self._sorted(walk.config)):
+                insort(best, (cost, turn, found))
+                del best[count:]
+        return [found for _, _, found in best]
 
     def holds(self, constraint: Constraint, config: Mapping[str, int]) -> bool:
         try:

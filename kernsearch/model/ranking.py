@@ -119,12 +119,14 @@ def _candidates(
     def told(configs: list[dict[str, int]]) -> list[tuple[Prediction, dict[str, int]]]:
         return list(zip(predict_all(variant, configs, device, sizes, ceilings), configs, strict=True))
 
-    first = list(islice(space.iterate(), ENUMERATED + 1))
-    if len(first) <= ENUMERATED:
-        return told(first)
+    if not space.exceeds(ENUMERATED):
+        first = list(islice(space.iterate(), ENUMERATED + 1))
+        if len(first) <= ENUMERATED:
+            return told(first)
     rng = random.Random(seed)
     guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(GUESSED))
-    drawn = list(islice((config for config in guesses if space.contains(config) is None), SAMPLED)) or first
+    drawn = list(islice((config for config in guesses if space.contains(config) is None), SAMPLED))
+    drawn = drawn or list(islice(space.iterate(), ENUMERATED))
     known = {tuple(c.items()): (p, c) for p, c in told(drawn)}
     improved: set[tuple[tuple[str, int], ...]] = set()
     for _ in range(CLIMB_STEPS):

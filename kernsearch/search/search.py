@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -18,8 +18,10 @@ from .searchers import Candidate, Exhaustive, Guided, Local, Pool, Proposal, Ran
 from .study import VARIANT, State, Study, Tpe, Trial
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
+Foresee = Callable[[str, Sequence[Mapping[str, int]]], None]
 
 SEEDS = 1 << 32  # how many there are
+_SYNC_S = 0.5  # after which others' trials are read again before a candidate is asked for
 _LIVES = 2  # times a candidate is tried again after its process died
 
 
@@ -33,6 +35,7 @@ class Search:
     trials     how many distinct candidates may pass the space gate in the whole study, earlier runs counted
     fix, variant, keep
                narrow what is asked; `keep` returns the reason for which it does not want a candidate
+    foresee    told of configs of a variant that `keep` will soon be asked about, as many take little longer than one
 
     Use it from one thread, and as a context manager or with `close`: what was asked and not told is then given up.
     Raises StorageError, and SpaceError when a filter is wrong or leaves nothing.
@@ -53,6 +56,7 @@ class Search:
         identity: Iterable[str] = (),
         attrs: Mapping[str, Any] | None = None,
         lease_s: float = lease.LEASE_S,
+        foresee: Foresee = lambda variant, configs: None,
     ):
         if searcher not in SEARCHERS:
             raise SpaceError(f"searcher {searcher!r}: want one of {', '.join(SEARCHERS)}")
@@ -81,10 +85,12 @@ class Search:
         self._others: dict[int, Candidate] = {}
         self._deaths: Counter[Candidate] = Counter()
         self._queue: deque[tuple[Candidate, str]] = deque()
-        found = self._study.trials()
+        self._top = -1  # the highest number of a trial that is known
+        self._synced = 0.0  # when the study was last read, on the monotonic clock
+        found = self._read()
         self.resumed = sum(t.state in ("measured", "refused") for t in found)
         seed = (seed + len(found)) % SEEDS
-        self._pool = Pool(self._narrow, self._unwanted, seed)
+        self._pool = Pool(self._narrow, self._unwanted, seed, foresee)
         self._searcher = self._make(searcher, domains, variant, seed)
         self._sync(found)
         self._insist()
@@ -93,7 +99,17 @@ class Search:
         """The next candidate to compile, gate and measure; None when `trials` is reached (what runs, here or in
         another process, counted in) or no candidate is left."""
         self._renew()
-        self._sync(self._study.trials(skip=self._seen))
+        if time.monotonic() - self._synced > _SYNC_S:
+            self.refresh()
+            return self._asked()
+        synced = self._synced
+        found = self._asked()
+        if found is None and self._synced == synced:  # others may have given something up since
+            self.refresh()
+            found = self._asked()
+        return found
+
+    def _asked(self) -> Ask | None:
         while self.left > 0:
             proposal = self._next()
             if proposal is None:
@@ -176,7 +192,14 @@ class Search:
 
     def refresh(self) -> None:
         """Read what other processes have told, and give up what dead ones have left."""
-        self._sync(self._study.trials(skip=self._seen))
+        self._sync(self._read())
+
+    def _read(self) -> list[Trial]:
+        """The trials that may have changed since the last time."""
+        found = self._study.trials(skip=self._seen)
+        self._synced = time.monotonic()
+        self._top = max([self._top, *(trial.number for trial in found)])
+        return found
 
     def close(self) -> None:
         """Give up what was asked and not told, so that no trial stays running."""
@@ -240,7 +263,10 @@ class Search:
         self._leased[number] = time.monotonic()
         self._pool.known[wanted] = number
         self._searcher.begun(wanted, proposal.number)
-        others = self._study.trials(skip=self._seen)  # another process may have asked in the same moment
+        others: list[Trial] = []
+        if number != self._top + 1:  # another process has asked since the study was read, perhaps for the same
+            others = self._read()
+        self._top = max(self._top, number)
         for trial in others:
             same = candidate(trial.variant, trial.config) == wanted and trial.number < number
             if same and _counts(trial) and trial.state != "failed":
@@ -266,6 +292,8 @@ class Search:
         attrs = {"status": status, "gate": gate, "reason": reason, "origin": proposal.origin}
         _, number = self._study.add(variant, config, "refused", {k: v for k, v in attrs.items() if v})
         self._seen.add(number)
+        if number == self._top + 1:
+            self._top = number
         self._searcher.wasted(proposal)
 
     def _duplicate(self, proposal: Proposal, of: int) -> None:

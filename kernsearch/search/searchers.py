@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..feasible import FeasibleSpace
 from .study import Tpe
 
+_NEAR = 24  # feasible candidates that resemble another most are looked at
+_NEAR_STEPS = 1500  # values tried to find them
 _DRAWS = 32  # random draws before the rest of the space is listed
 _REFUSED = 200_000  # candidates refused in a row, after which a listing gives up
 
@@ -44,11 +46,19 @@ class Proposal:
 
 
 class Pool:
-    """The candidates that are left. `refuses` gives the reason for which a feasible candidate is not wanted."""
+    """The candidates that are left. `refuses` gives the reason for which a feasible candidate is not wanted; `foresee`
+    is told of those that it will be asked about."""
 
-    def __init__(self, spaces: Mapping[str, FeasibleSpace], refuses: Callable[[Candidate], str | None], seed: int):
+    def __init__(
+        self,
+        spaces: Mapping[str, FeasibleSpace],
+        refuses: Callable[[Candidate], str | None],
+        seed: int,
+        foresee: Callable[[str, Sequence[Mapping[str, int]]], None] = lambda variant, configs: None,
+    ):
         self.spaces = spaces
         self.refuses = refuses
+        self.foresee = foresee
         self.rng = random.Random(seed)
         self.known: dict[Candidate, int] = {}  # to the number of its trial
         self._rest = self._list()
@@ -83,10 +93,13 @@ class Pool:
         return found is not None
 
     def nearest(self, wanted: Candidate) -> Candidate | None:
-        """The candidate of the same variant that resembles it most."""
-        space = self.spaces.get(wanted.variant)
-        found = space and space.nearest(wanted.config, lambda c: self.fresh(candidate(wanted.variant, c)))
-        return candidate(wanted.variant, found) if found else None
+        """The candidate of the same variant that resembles it most; None when those that resemble it are refused."""
+        space, name = self.spaces.get(wanted.variant), wanted.variant
+        if space is None:
+            return None
+        few = space.resembling(wanted.config, _NEAR, lambda c: candidate(name, c) not in self.known, _NEAR_STEPS)
+        self.foresee(name, few)
+        return next((near for c in few if self.fresh(near := candidate(name, c))), None)
 
     def neighbours(self, of: Candidate) -> list[Candidate]:
         return [candidate(of.variant, c) for c in self.spaces[of.variant].neighbours(of.config)]

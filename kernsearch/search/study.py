@@ -28,6 +28,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState, create_trial
 
 from ..errors import StorageError
+from .storage import Storage
 
 State = Literal["running", "measured", "refused", "failed"]
 Attr = str | int | float | bool
@@ -126,15 +127,17 @@ class Study:
 
     def finish(self, id: int, state: State, attrs: Mapping[str, Any], seconds: float | None = None) -> bool:
         """Tell a running trial. False when it was told before, as another process does when a lease has run out."""
+        wanted = next(s for s, name in _STATES.items() if name == state)
+        values = None if seconds is None else [rounded(seconds)]
+        backend = getattr(self._storage, "_backend", None)
         with self._guard():
             try:
+                if isinstance(backend, Storage):
+                    backend.finish(id, wanted, plain(attrs), values)
+                    return True
                 for key, value in plain(attrs).items():
                     self._storage.set_trial_user_attr(id, key, value)
-                self._storage.set_trial_state_values(
-                    id,
-                    next(s for s, name in _STATES.items() if name == state),
-                    None if seconds is None else [rounded(seconds)],
-                )
+                self._storage.set_trial_state_values(id, wanted, values)
             except optuna.exceptions.UpdateFinishedTrialError:
                 return False
         return True
@@ -162,6 +165,29 @@ class Study:
             raise StorageError(f"storage {_shown(self.url)!r}: {_cause(error)}") from error
 
 
+class _Sampler(optuna.samplers.TPESampler):
+    """Draws the variant first, and then the letters of that variant alone: those of all others are not asked for."""
+
+    def __init__(self, letters: Mapping[str, tuple[str, ...]], only: str | None, **options: Any):
+        super().__init__(**options)
+        self._letters, self._only = letters, only
+        self.space: dict[str, Any] | None = None  # of all trials, until one of a new variant is told
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
+        if self.space is None:
+            self.space = super().infer_relative_search_space(study, trial)
+        return self.space
+
+    def sample_relative(self, study: optuna.Study, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
+        first = {name: choices for name, choices in search_space.items() if name == VARIANT}
+        drawn = super().sample_relative(study, trial, first)
+        variant = self._only or drawn.get(VARIANT)
+        if variant is None:
+            return super().sample_relative(study, trial, search_space)
+        rest = {name: search_space[name] for name in self._letters[variant] if name in search_space}
+        return drawn | super().sample_relative(study, trial, rest)
+
+
 class Tpe:
     """Multivariate grouped TPE over the variant and the letters of all variants, on trials in memory.
 
@@ -173,10 +199,14 @@ class Tpe:
                  fix: Mapping[str, str | int], seed: int):  # fmt: skip
         self._letters = letters
         self._distributions = distributions(tuple(letters), domains)
+        self._told: set[str] = set()  # variants
         with _quiet():
-            sampler: optuna.samplers.BaseSampler = optuna.samplers.TPESampler(
-                n_startup_trials=1, multivariate=True, group=True, constant_liar=True, seed=seed
-            )
+            only = fix.get(VARIANT)
+            sampler: optuna.samplers.BaseSampler
+            self._sampler = sampler = _Sampler(
+                letters, None if only is None else str(only),
+                n_startup_trials=1, multivariate=True, group=True, constant_liar=True, seed=seed,
+            )  # fmt: skip
             if fix:
                 sampler = optuna.samplers.PartialFixedSampler(dict(fix), sampler)
             self._study = optuna.create_study(sampler=sampler, direction="minimize")
@@ -201,7 +231,10 @@ class Tpe:
 
     def tell(self, number: int, seconds: float | None) -> None:
         """None says that the candidate was refused."""
-        self._study.tell(number, seconds, TrialState.PRUNED if seconds is None else TrialState.COMPLETE)
+        told = self._study.tell(number, seconds, TrialState.PRUNED if seconds is None else TrialState.COMPLETE)
+        if (variant := told.params[VARIANT]) not in self._told:
+            self._told.add(variant)
+            self._sampler.space = None
 
     def forget(self, number: int) -> None:
         """The trial came to nothing and teaches nothing."""
@@ -255,7 +288,7 @@ def _open(url: str | None) -> optuna.storages.BaseStorage:
         options = {"creator": partial(_connect_sqlite, *args, **{**kwargs, "timeout": _BUSY_S})}
     for last in (False, False, False, True):
         try:
-            return optuna.storages.RDBStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=dict(options))
+            return Storage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=dict(options))
         except sqlalchemy.exc.DBAPIError as error:  # another process may create the same tables in this moment
             if last or not ("already exists" in str(error) or isinstance(error, sqlalchemy.exc.IntegrityError)):
                 raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import prod
 
@@ -55,7 +56,9 @@ class Prospects:
         self.variants: dict[str, Variant] = {}
         self.spaces: dict[str, FeasibleSpace] = {}
         self._absent: dict[str, str] = {}
-        self._needs_memory: set[str] = set()  # variants that take workspace or scratch
+        self._seconds: dict[Candidate, float] = {}  # predictions
+        self._needs_memory: dict[str, frozenset[str]] = {}  # variants that take it, and the letters that say how much
+        self._needed: dict[Candidate, int] = {}  # bytes, of candidates with these letters alone
         for variant in derive(problem, op, registry.templates(backend.name)).variants:
             self._add(variant)
         if not self.variants:
@@ -76,7 +79,15 @@ class Prospects:
         else:
             self.variants[variant.name], self.spaces[variant.name] = variant, space
             if plan.workspace or any(kernel.scratch != "0" for kernel in plan.kernels):
-                self._needs_memory.add(variant.name)
+                self._needs_memory[variant.name] = self._sizing(variant)
+
+    def _sizing(self, variant: Variant) -> frozenset[str]:
+        """The letters on which workspace and scratch depend."""
+        letters = frozenset(param.name for param in variant.params)
+        if self.backend.host_memory:
+            return letters
+        texts = [*(matched.template.scratch for matched in variant.kernels), *variant.program.extents.values()]
+        return letters & set(re.findall(r"[A-Z]\w*", " ".join(texts)))
 
     def why_absent(self, name: str) -> str:
         """Why there is no variant of that name."""
@@ -124,13 +135,24 @@ class Prospects:
         if self._best_s is not None and (ratio := self._predicted_s(variant, config) / self._best_s) > HOPELESS:
             return f"predicted {ratio:.0f} times slower than the best prediction"
         if variant in self._needs_memory:
-            needed = self.workspace_bytes(Candidate.of(variant, config))
+            letters = self._needs_memory[variant]
+            alike = Candidate.of(variant, {name: value for name, value in config.items() if name in letters})
+            if alike not in self._needed:
+                self._needed[alike] = self.workspace_bytes(Candidate.of(variant, config))
+            needed = self._needed[alike]
             if needed > self.max_workspace:
                 return f"it needs {needed} bytes of workspace, allowed {self.max_workspace}"
         return None
 
     def _predicted_s(self, variant: str, config: Mapping[str, int]) -> float:
-        return model.predict(self.variants[variant], config, self.device, self.sizes, self._ceilings).seconds
+        self.foresee(variant, [config])
+        return self._seconds[Candidate.of(variant, config)]
+
+    def foresee(self, variant: str, configs: Sequence[Mapping[str, int]]) -> None:
+        """Predict these configs together, as `unwanted` will be asked about them one by one."""
+        fresh = {c: config for config in configs if (c := Candidate.of(variant, config)) not in self._seconds}
+        told = model.predict_all(self.variants[variant], list(fresh.values()), self.device, self.sizes, self._ceilings)
+        self._seconds.update(zip(fresh, (p.seconds for p in told), strict=True))
 
     def predicted(self, spaces: Mapping[str, FeasibleSpace]) -> list[Candidate]:
         """The model's best candidates in these spaces, best first; from then on hopeless ones are unwanted, unless

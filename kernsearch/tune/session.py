@@ -96,6 +96,7 @@ class Session:
                 fix=self.request.fix,
                 variant=self.request.variant,
                 keep=self.prospects.unwanted,
+                foresee=self.prospects.foresee,
                 identity=(toolchain.id, *self.prospects.tokens()),
                 attrs={"problem": self.problem.key, "device": self.device.key, "compiler": toolchain.id},
             )
