@@ -6,7 +6,7 @@
 //   KS_PACK_KERNEL(pack_a, A)
 //   #endif
 //
-// and KS_PACK_KERNEL_BESIDE(pack_b, B) for a second operand: the launch right after pack_a, which runs beside it.
+// or KS_PACK_KERNEL_OF_TWO(pack_both, A, B), where two are copied.
 //
 // Copies rows of any alignment to rows of ks_pitch_R elements (a multiple of 128 bytes, from a 256 byte boundary on);
 //           the rest of each row is set to 0. Batches follow each other.
@@ -79,11 +79,11 @@ KS_DEVICE void ks_pack(T *to, int64_t pitch, const ks_matrix<T> &from) {
         ks_pack(ks_packed_##R(x), ks_pitch_##R(x), ks_source_##R(x));                            \
     }
 
-// The launch before lets this one begin only when all that came before both is over; the next one, which waits for this
-// one, needs what the launch before wrote too, so this one does not end before that has.
-#define KS_PACK_KERNEL_BESIDE(name, R)                                                           \
+// Two operands, without waiting between.
+#define KS_PACK_KERNEL_OF_TWO(name, R, S)                                                        \
     extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ks_args x) { \
+        ks_wait_for_earlier_launch();                                                            \
         ks_allow_next_launch();                                                                  \
         ks_pack(ks_packed_##R(x), ks_pitch_##R(x), ks_source_##R(x));                            \
-        ks_wait_for_earlier_launch();                                                            \
+        ks_pack(ks_packed_##S(x), ks_pitch_##S(x), ks_source_##S(x));                            \
     }

@@ -21,11 +21,10 @@
 #if KS_PACKED_A || KS_PACKED_B
 #include "pack.cuh"
 #endif
-#if KS_PACKED_A
+#if KS_PACKED_A && KS_PACKED_B
+KS_PACK_KERNEL_OF_TWO(pack_both, A, B)
+#elif KS_PACKED_A
 KS_PACK_KERNEL(pack_a, A)
-#endif
-#if KS_PACKED_B && KS_PACKED_A
-KS_PACK_KERNEL_BESIDE(pack_b, B)
 #elif KS_PACKED_B
 KS_PACK_KERNEL(pack_b, B)
 #endif

@@ -233,9 +233,9 @@ _ALONE = (replace(_A, share="1"), replace(_B, share="1"))
 _TILES = "ceil(M, BM * CM) * ceil(N, BN * CN) * B"
 _PARAMS = (_BM, _BN, _BK, _CONSUMERS, _PINGPONG, _STAGES, _CM, _CN)
 _SHORT = (_BM, _BN, _BK, _CONSUMERS, _STAGES)
-_PACK = {role: Launch(f"pack_{role.lower()}", (f"min(ceil({size} * K * B, 2048) + 1, SMS * 8)", "1", "1"), "256",
-                      overlap=True)
-         for role, size in (("A", "M"), ("B", "N"))}  # fmt: skip
+_PACK = {roles: (Launch(entry, (f"min(ceil({size} * K * B, 2048) + 1, SMS * 8)", "1", "1"), "256", overlap=True),)
+         for roles, entry, size in (("A", "pack_a", "M"), ("B", "pack_b", "N"),
+                                    ("AB", "pack_both", "(M + N)"))}  # fmt: skip
 
 
 def _template(name: str, what: str, **more: object) -> Template:
@@ -264,7 +264,7 @@ def _whole(name: str, what: str, how: str, *, packed: str = "", swapped: bool = 
         ann=_schedule("acc", *(("move", role, "pack") for role in packed)),
         params=_PARAMS,
         knobs=(_GROUP, _ALONG, _BUFFERS if how == "bulk" else _FEW_BUFFERS),
-        launches=(*(_PACK[role] for role in packed), _launch(_TILES, "CM * CN", how)),
+        launches=(*_PACK.get(packed, ()), _launch(_TILES, "CM * CN", how)),
         maps=(_A, _B, _D) if how == "bulk" else (_A, _B),
         dtypes=("bfloat16", "float16") if how == "bulk" else (),  # pieces of a finished tile are of two bytes
         swapped=swapped,
