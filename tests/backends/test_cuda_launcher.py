@@ -35,6 +35,7 @@ extern "C" __global__ void add_one(const __grid_constant__ ks_args x) {
 }
 extern "C" __global__ void add_late(const __grid_constant__ ks_args x) {
 #if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     const long long i = blockIdx.x * 256ll + threadIdx.x;
@@ -97,6 +98,14 @@ def test_launches_that_overlap_wait_for_what_they_read(made):
     launcher, *_ = made(SCALE, *[ADD_LATE] * 20, ADD_ONE)
     _, there, out, room = buffers(launcher)
     launcher.run((there.data.ptr, out.data.ptr), (0.0,), arrays.current_stream(), room.ptr)
+    np.testing.assert_array_equal(arrays.to_host(out), 21)
+
+
+def test_a_call_whose_first_launch_overlaps_waits_for_the_calls_before(made):
+    start, more, last = (made(launch)[0] for launch in (SCALE, ADD_LATE, ADD_ONE))
+    _, there, out, room = buffers(start)
+    for launcher in (start, *[more] * 20, last):
+        launcher.run((there.data.ptr, out.data.ptr), (0.0,), arrays.current_stream(), room.ptr)
     np.testing.assert_array_equal(arrays.to_host(out), 21)
 
 

@@ -113,8 +113,8 @@ def test_it_compiles_without_spills_and_without_serialised_products(name):
     assert (compiled.evidence["spill_stores"], compiled.evidence["warnings"]) == (0, "")
 
 
-ON_HOST = ("first bulk nn", "first direct nt", "swizzle of 64 bytes", "swapped, tiny", "in turns", "cluster of four",
-           "cluster_split of 4, nt", "cluster_split_swapped of 2, nn")  # fmt: skip
+ON_HOST = ("first bulk nn", "first direct nt", "wide", "three consumers", "swizzle of 64 bytes", "swapped, tiny",
+           "in turns", "cluster along M", "cluster of four", "cluster_split of 4, nt", "cluster_split_swapped of 2, nn")  # fmt: skip
 
 
 def _bits(values):
