@@ -114,7 +114,8 @@ def test_it_compiles_without_spills_and_without_serialised_products(name):
 
 
 ON_HOST = ("first bulk nn", "first direct nt", "wide", "three consumers", "swizzle of 64 bytes", "swapped, tiny",
-           "in turns", "cluster along M", "cluster of four", "cluster_split of 4, nt", "cluster_split_swapped of 2, nn")  # fmt: skip
+           "in turns", "cluster along M", "cluster of four", "cluster_split of 4, nt",
+           "cluster_split_swapped of 2, nn")  # fmt: skip
 
 
 def _bits(values):
