@@ -303,6 +303,9 @@ class Bench:
         flush = cold_bytes(self.device) if cold else 0
         return run
 
+    def prepare(self) -> None:
+        """Everything is made when it is needed."""
+
     def conditions(self) -> dict[str, Any]:
         """Nothing is known of the CPU's clocks."""
         return {}

@@ -108,17 +108,40 @@ class DeviceProcess:
         done = PAGE.unpack_from(self._page)[0]  # before the rest, which the child writes first
         return done, PAGE.unpack_from(self._page)[1] or OWN_S
 
+    def prepare(self) -> None:
+        """Start a child and return; it makes ready in the background, and the next request waits until it has."""
+        with self._lock:
+            if self._child is not None:
+                return
+            self._take()  # here, as a child dies with the thread that started it
+        held = threading.Event()
+
+        def opened() -> None:
+            with self._lock:
+                held.set()
+                with contextlib.suppress(DeviceError):  # the next request starts another, and tells
+                    self._open()
+
+        threading.Thread(target=opened, name="kernsearch-prepare", daemon=True).start()
+        held.wait()
+
     def _start(self) -> None:
+        self._take()
+        self._open()
+        if self.restarts:
+            self._spare = self._new()
+
+    def _take(self) -> None:
         self._child, self._spare = self._spare or self._new(), None
         self.restarts += 1
         self.fresh = True
+
+    def _open(self) -> None:
         if self.opening is not None:
             try:
                 self._asked(self.opening)
             except Rejected as refusal:  # no candidate has run yet
                 raise DeviceError(f"{self.device} cannot be used: {refusal.reason}") from refusal
-        if self.restarts:
-            self._spare = self._new()
 
     def _new(self) -> ChildProcess:
         settings = {"path": sys.path, "page": self._fd, "device": asdict(self.device), "machine": self.machine}
@@ -133,6 +156,8 @@ class DeviceProcess:
             PAGE.pack_into(self._page, 0, PAGE.unpack_from(self._page)[0], OWN_S, 0)
 
     def close(self) -> None:
+        if (child := self._child) is not None:
+            child.process.kill()  # whoever waits for its answer gives up
         with self._lock:
             self.stop()
             if self._spare is not None:
@@ -181,6 +206,10 @@ class DeviceBench:
 
     def close(self) -> None:
         self.process.close()
+
+    def prepare(self) -> None:
+        """Start the process of the device; it makes inputs and references in the background."""
+        self.process.prepare()
 
     def examine(
         self,

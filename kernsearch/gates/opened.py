@@ -38,6 +38,9 @@ class OpenBench(Protocol):
     ) -> Callable[[int], Timing]:
         """A function that takes so many samples of a gated candidate's time."""
 
+    def prepare(self) -> None:
+        """Begin in the background with what the first `examine` needs; nothing to do on the CPU."""
+
     def conditions(self) -> dict[str, Any]:
         """What is known of clocks and temperature while it timed, since the last call; empty on the CPU."""
 

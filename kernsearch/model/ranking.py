@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..derive import Variant
     from ..feasible import FeasibleSpace
 
-ENUMERATED = 1024  # configs of a space that are all predicted
+ENUMERATED = 1024  # configs of a space that are all predicted; an eighth on a device, whose spaces are hard to list
 GUESSED = 2000  # random ones of a larger space are tried until
 SAMPLED = 32  # so many are feasible; these are improved letter by letter
 CLIMBED = 4  # of which so many are improved at a time
@@ -119,9 +119,10 @@ def _candidates(
     def told(configs: list[dict[str, int]]) -> list[tuple[Prediction, dict[str, int]]]:
         return list(zip(predict_all(variant, configs, device, sizes, ceilings), configs, strict=True))
 
-    if not space.exceeds(ENUMERATED):
-        first = list(islice(space.iterate(), ENUMERATED + 1))
-        if len(first) <= ENUMERATED:
+    few = ENUMERATED if device.backend == "cpu" else ENUMERATED // 8
+    if not space.exceeds(few):
+        first = list(islice(space.iterate(), few + 1))
+        if len(first) <= few:
             return told(first)
     rng = random.Random(seed)
     guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(GUESSED))

@@ -15,7 +15,6 @@ from optuna.distributions import distribution_to_json
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import insert, select
 
 
 class Storage(optuna.storages.RDBStorage):
@@ -52,10 +51,10 @@ class Storage(optuna.storages.RDBStorage):
         """Attributes, values and state of a running trial in one transaction. Raises UpdateFinishedTrialError."""
         model = models.TrialUserAttributeModel
         with _create_scoped_session(self.scoped_session) as session:
-            trial = models.TrialModel.find_or_raise_by_id(trial_id, session, for_update=True)
+            trial: Any = models.TrialModel.find_or_raise_by_id(trial_id, session, for_update=True)
             self.check_trial_is_updatable(trial_id, trial.state)
             of = {"trial_id": trial_id}
-            known = set(session.execute(select(model.key).where(model.trial_id == trial_id)).scalars())
+            known = {key for (key,) in session.query(model.key).filter(model.trial_id == trial_id)}
             for key in attrs.keys() & known:
                 self._set_trial_attr_without_commit(session, model, trial_id, key, attrs[key])
             _insert(session, model, _rows(of, {key: value for key, value in attrs.items() if key not in known}))
@@ -66,7 +65,7 @@ class Storage(optuna.storages.RDBStorage):
 
 def _insert(session: Any, model: Any, rows: list[dict[str, Any]]) -> None:
     if rows:
-        session.execute(insert(model), rows)
+        session.bulk_insert_mappings(model, rows)
 
 
 def _rows(of: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """One tuning run: trying candidates, and what came of each try.
 
 The run takes candidates in small batches. A batch is compiled with all compilers at once, then its members are gated
-and timed one after the other, so that no compiler runs beside a clock.
+and timed one after the other, so that no compiler runs beside a clock. A device's clock is not disturbed: there the
+next batch, one at most, is compiled meanwhile, and what the gates need is made ready while candidates are ranked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,11 +24,12 @@ from ..errors import NothingSurvived, Rejected
 from ..gates import open_bench
 from ..measure import quick
 from ..model import ceilings
-from ..plan import KernelPlan, Plan
+from ..plan import Plan
 from ..problem import Problem
 from ..records import lookup
 from ..search import Ask, Past, Search
 from ..space import Op
+from .compiling import Compiling, Outcome
 from .interrupts import Interrupts
 from .memory import give_back
 from .outcome import Event, Listener
@@ -37,6 +39,7 @@ from .request import Request
 SEEDS = 8  # candidates that the model proposes, the default included
 NEIGHBOURS = 4  # records of nearby shapes whose configs are tried
 COMPILES_PER_JOB = 2  # candidates in a batch, for each compiler that may run
+COMPILES_AHEAD = 1  # the same where the next batch is compiled before anything is known of this one
 
 
 @dataclass
@@ -84,7 +87,14 @@ class Session:
         self.store = lookup.store()
         self.store.check(self.device)
         roof = ceilings.of(self.backend, self.device)
+        if not self.backend.host_memory:
+            self._open_bench()
+            self.bench.prepare()
         self.prospects = Prospects(self.op, self.problem, self.backend, self.device, roof, self.request)
+        self.compiling = Compiling(
+            self.prospects.plan, self.backend, self.device, self.jobs, self.request.compile_timeout
+        )
+        self._stack.callback(self.compiling.stop)
         self.search = self._stack.enter_context(
             Search(
                 f"{self.problem.key} {self.device.key}",
@@ -107,6 +117,11 @@ class Session:
         self.note(f"{self.problem.key} on {self.device.key}, {toolchain.name} {toolchain.version}")
         if self.search.resumed:
             self.note(f"going on with a study of {self.search.resumed} trials")
+        if self.backend.host_memory:
+            self._open_bench()
+        self._stack.enter_context(Interrupts(self._interrupt))
+
+    def _open_bench(self) -> None:
         self.bench = self._stack.enter_context(
             open_bench(
                 self.op,
@@ -117,7 +132,6 @@ class Session:
                 seed=self.request.seed,
             )
         )
-        self._stack.enter_context(Interrupts(self._interrupt))
 
     def _had_less_time(self, past: Past) -> bool:
         limits = {"compile": self.request.compile_timeout, "execution": self.request.run_timeout}
@@ -132,8 +146,28 @@ class Session:
     def explore(self) -> None:
         """Try candidates until trials or time run out, or Ctrl-C; one is tried in any case."""
         self._enqueue()
-        for batch in self._batches():
-            self._try(batch)
+        batches = self._batches()
+        if self.backend.host_memory:
+            for batch in batches:
+                self.step("compiling")
+                self._try(batch, self.compile(_candidates(batch)))
+                give_back()
+            return
+        batch, compiled = self._ahead(batches)
+        while batch:
+            self.step("compiling")
+            outcomes = compiled()
+            if outcomes is None:
+                return
+            following, compiled = self._ahead(batches)
+            self._try(batch, outcomes)
+            give_back()
+            batch = [] if self._over else following
+
+    def _ahead(self, batches: Iterator[list[Ask]]) -> tuple[list[Ask], Callable[[], list[Outcome] | None]]:
+        """The next batch, empty when there is none, and what gives its outcomes once it is compiled."""
+        batch = next(batches, [])
+        return batch, self.compiling.begin(_candidates(batch), lambda: self._over and self.best is not None)
 
     def _enqueue(self) -> None:
         """The default candidate, which the winner must beat, then what records and the model propose."""
@@ -159,13 +193,10 @@ class Session:
             if not batch:
                 return
             yield batch
-            give_back()
-            wanted = COMPILES_PER_JOB * self.jobs + 1
+            wanted = (COMPILES_PER_JOB if self.backend.host_memory else COMPILES_AHEAD) * self.jobs + 1
 
-    def _try(self, batch: list[Ask]) -> None:
-        self.step("compiling")
-        candidates = [Candidate.of(ask.variant, ask.config) for ask in batch]
-        for ask, candidate, outcome in zip(batch, candidates, self.compile(candidates), strict=True):
+    def _try(self, batch: list[Ask], outcomes: list[Outcome]) -> None:
+        for ask, candidate, outcome in zip(batch, _candidates(batch), outcomes, strict=True):
             if self._over and self.best is not None:
                 self.search.abandon(ask)
                 continue
@@ -197,23 +228,11 @@ class Session:
 
     # -- one candidate
 
-    def compile(self, candidates: list[Candidate]) -> list[tuple[Compiled, ...] | Rejected]:
+    def compile(self, candidates: list[Candidate]) -> list[Outcome]:
         """Compile all kernels of candidates, each distinct kernel once; one outcome a candidate."""
-        plans = [self.prospects.plan(candidate) for candidate in candidates]
-        distinct = {_identity(kernel): kernel for plan in plans for kernel in plan.kernels}
-        done = self.backend.compile_many(
-            list(distinct.values()), self.device, jobs=self.jobs, timeout_s=self.request.compile_timeout
-        )
-        results = dict(done)
-        at = {identity: results[index] for index, identity in enumerate(distinct)}
-        outcomes: list[tuple[Compiled, ...] | Rejected] = []
-        for plan in plans:
-            parts = [at[_identity(kernel)] for kernel in plan.kernels]
-            refused = next((part for part in parts if isinstance(part, Rejected)), None)
-            outcomes.append(refused or tuple(part for part in parts if isinstance(part, Compiled)))
-        return outcomes
+        return self.compiling.all(candidates)
 
-    def _gated(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected, *, thorough: bool) -> Passed:
+    def _gated(self, candidate: Candidate, outcome: Outcome, *, thorough: bool) -> Passed:
         if isinstance(outcome, Rejected):
             raise outcome
         plan, config = self.prospects.plan(candidate), dict(candidate.config)
@@ -225,7 +244,7 @@ class Session:
             evidence = self.bench.examine(plan, outcome, config, thorough=thorough)
         return Passed(candidate, plan, outcome, evidence)
 
-    def qualified(self, candidate: Candidate, outcome: tuple[Compiled, ...] | Rejected) -> Passed:
+    def qualified(self, candidate: Candidate, outcome: Outcome) -> Passed:
         """A candidate that passes the thorough gates, as it must before it may be recorded. Raises Rejected."""
         return self._gated(candidate, outcome, thorough=True)
 
@@ -272,6 +291,5 @@ class Session:
         )
 
 
-def _identity(kernel: KernelPlan) -> tuple[Any, ...]:
-    """What makes two kernels the same object."""
-    return kernel.source, kernel.entry, kernel.header, tuple(sorted(kernel.defines.items())), kernel.flags
+def _candidates(batch: list[Ask]) -> list[Candidate]:
+    return [Candidate.of(ask.variant, ask.config) for ask in batch]
