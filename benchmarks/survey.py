@@ -1,8 +1,8 @@
 """Many kernels of many gemm problems beside cuBLAS, on a GPU: what `model_fit.py` holds the model against.
 
 Nothing here is gated beyond one comparison with float64; it measures widely and quickly, where `kernsearch tune`
-measures few candidates with care. Kernels and cuBLAS are captured into CUDA graphs over rotating operands. For each problem and
-variant: the configs that the model likes best, random ones, and neighbours of the best known ones.
+measures few candidates with care. Kernels and cuBLAS are captured into CUDA graphs over rotating operands. For each
+problem and variant: the configs that the model likes best, random ones, and neighbours of the best known ones.
 
     python benchmarks/survey.py --dtype bfloat16 --shapes 4096x4096x4096,16x4096x4096 --seconds 120 --out rows.json
 """

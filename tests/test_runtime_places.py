@@ -61,7 +61,10 @@ def test_the_default_dtype_is_that_of_the_backend():
         assert registry.problem(op, shape, backend="cuda").dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("thing", [np.zeros(3), [1.0], 2.0, None, "text", np.float32(1), memoryview(b"x")], ids=lambda thing: type(thing).__name__)
+HOST = (np.zeros(3), [1.0], 2.0, None, "text", np.float32(1), memoryview(b"x"))
+
+
+@pytest.mark.parametrize("thing", HOST, ids=lambda thing: type(thing).__name__)
 def test_what_lies_in_host_memory_has_no_library(thing):
     assert libraries.of(thing) is None
     assert libraries.whereabouts(thing) == "in host memory"

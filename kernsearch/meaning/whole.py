@@ -1,7 +1,8 @@
 """What programs mean: NumPy in float64. The ground truth for rules and for the correctness gate.
 
-Arrays of a device library that follows NumPy are taken too, and give such arrays. Functions that carry a policy for masked rows are named apart from plain arithmetic: `shift`, `normalize` and `weigh`.
-Plain `sub`, `div` and `mul` keep their IEEE meaning.
+Arrays of a device library that follows NumPy are taken too, and give such arrays. Functions that carry a policy for
+masked rows are named apart from plain arithmetic: `shift`, `normalize` and `weigh`. Plain `sub`, `div` and `mul` keep
+their IEEE meaning.
 """
 
 from __future__ import annotations
