@@ -54,9 +54,8 @@ def configs(
     known = [config for config in known if space.contains(config) is None]
     near = [moved for config in known[:3] for moved in neighbours(space, config)]
     rng.shuffle(near)
-    guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(200 * count))
-    drawn = (config for config in guesses if space.contains(config) is None)
-    chosen = [*known[:2], *ranked[: count // 3], *near[: count // 3], *islice(drawn, count // 3)]
+    drawn = islice(space.guesses(rng, 200 * count), count // 3)
+    chosen = [*known[:2], *ranked[: count // 3], *near[: count // 3], *drawn]
     return list({tuple(sorted(c.items())): c for c in chosen}.values())
 
 

@@ -90,6 +90,11 @@ class FeasibleSpace:
             return None
         return walk.refused.most_common(1)[0][0] if walk.refused else "nothing feasible was found"
 
+    def guesses(self, rng: random.Random, tries: int) -> Iterator[dict[str, int]]:
+        """The feasible ones among so many configs drawn letter by letter; may give none, and one twice."""
+        drawn = ({n: rng.choice(values) for n, values in self.domains.items()} for _ in range(tries))
+        return (config for config in drawn if self.contains(config) is None)
+
     def sample(self, rng: random.Random) -> dict[str, int] | None:
         """A random feasible config, exactly uniform when there are few and nearly so otherwise; None when none is
         found. Many: random descents, each weighted by the number of ways it could have gone."""

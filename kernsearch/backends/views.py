@@ -65,6 +65,13 @@ class View:
         axes = self.groups.get(group, ())
         return axes[0] if len(axes) == 1 else None
 
+    def slab(self) -> tuple[str, str] | None:
+        """The reduced axis that is cut, and its slab axis. Raises ValueError when K has more axes than that one."""
+        cut = [pair for pair in self.binding.slabs.items() if pair[0] in self.groups.get("K", ())]
+        if cut and len(self.groups["K"]) > 1:
+            raise ValueError("a reduction over two axes cannot be cut into slabs")
+        return cut[0] if cut else None
+
     @property
     def vector_axis(self) -> str | None:
         """The axis along which columns follow each other."""

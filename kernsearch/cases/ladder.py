@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,10 +26,11 @@ from ..model.blocks import occupancy
 from ..model.ceilings import Ceilings
 from ..problem import Problem
 from ..sizes import evaluate
+from ..tune.compiling import compiled
 from ..tune.prospects import Prospects
 from ..tune.request import Request
 from .prepare import LARGE, waves
-from .run import device_facts, keep
+from .run import COMPILE_TIMEOUT_S, device_facts, keep
 
 SCHEMA = 1  # of what `ladder --json` prints
 TRIED = 6  # configs of each rung
@@ -97,7 +99,7 @@ def run(
         chosen[name] = [config for _, config in wanted]
     if out is not None:
         keep(out, told)
-    _measure(told, chosen, prospects, backend, where, problem, rounds, seed, listener)
+    _measure(told, chosen, prospects, backend, where, problem, roof, rounds, seed, listener)
     if out is not None:
         keep(out, told)
     return told
@@ -123,58 +125,47 @@ def floor_s(problem: Problem, roof: Ceilings) -> float:
     op = registry.op(problem.op)
     sizes = op.sizes(problem)
     moved = sum(
-        launch.itemsize(o.dtype) * _product(evaluate(extent, sizes) for extent in o.extents)
+        launch.itemsize(o.dtype) * prod(evaluate(extent, sizes) for extent in o.extents)
         for o in operands(op.root(problem))
     )
     peak = roof.flops.get(problem.dtype, max(roof.flops.values()))
     return max(op.flops(problem) / peak, moved / roof.copy)
 
 
-def _product(numbers: Any) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
-
-
 def _measure(
     told: dict[str, Any], chosen: Mapping[str, list[dict[str, int]]], prospects: Prospects, backend: Backend,
-    device: Device, problem: Problem, rounds: int, seed: int, listener: Listener,
+    device: Device, problem: Problem, roof: Ceilings, rounds: int, seed: int, listener: Listener,
 ) -> None:  # fmt: skip
     """Try the configs of each rung, and time the fastest of all rungs in the same rounds."""
     rows = {row["rung"]: row for row in told["rungs"]}
     candidates = [Candidate.of(name, config) for name, configs in chosen.items() for config in configs]
     plans = {candidate: prospects.plan(candidate) for candidate in candidates}
-    kernels = [kernel for candidate in candidates for kernel in plans[candidate].kernels]
     listener(f"compiling {len(candidates)} candidates")
-    built = dict(backend.compile_many(kernels, device, jobs=int(device.cores), timeout_s=60.0))
+    wanted = [plans[candidate] for candidate in candidates]
+    outcomes = compiled(wanted, backend, device, jobs=int(device.cores), timeout_s=COMPILE_TIMEOUT_S)
     with open_bench(prospects.op, problem, device, backend, seed=seed) as bench:
         best: dict[str, tuple[float, Candidate, tuple[Compiled, ...], dict[str, Any]]] = {}
-        at = 0
-        for candidate in candidates:
-            parts = [built[i] for i in range(at, at + len(plans[candidate].kernels))]
-            at += len(parts)
+        for candidate, outcome in zip(candidates, outcomes, strict=True):
             listener(f"{candidate.name}")
             try:
-                compiled = tuple(_accepted(part) for part in parts)
-                gates = bench.examine(plans[candidate], compiled, dict(candidate.config), thorough=False)
-                seconds = quick(bench.timer(plans[candidate], compiled)).median_s
+                if isinstance(outcome, Rejected):
+                    raise outcome
+                gates = bench.examine(plans[candidate], outcome, dict(candidate.config), thorough=False)
+                seconds = quick(bench.timer(plans[candidate], outcome)).median_s
             except Rejected as refusal:
                 rows[candidate.variant].setdefault("refused", []).append(f"{refusal.gate}: {refusal.reason}")
                 continue
             if candidate.variant not in best or seconds < best[candidate.variant][0]:
-                best[candidate.variant] = (seconds, candidate, compiled, dict(gates))
+                best[candidate.variant] = (seconds, candidate, outcome, dict(gates))
         timers = {name: bench.timer(plans[b[1]], b[2]) for name, b in best.items()}
         try:
             times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
         except Rejected as refusal:
             raise NothingSurvived(f"timing: {refusal.reason}", {}) from refusal
-    for name, (_, candidate, compiled, gates) in best.items():
+    for name, (_, candidate, built, gates) in best.items():
         plan = plans[candidate]
-        evidence = [dict(part.evidence) for part in compiled]
-        predicted = model.predict(
-            prospects.variants[name], dict(candidate.config), device, prospects.sizes, ceilings.of(backend, device)
-        )
+        evidence = [dict(part.evidence) for part in built]
+        predicted = model.predict(prospects.variants[name], dict(candidate.config), device, prospects.sizes, roof)
         rows[name].update(
             config=dict(candidate.config),
             config_predicted_s=predicted.seconds,
@@ -188,12 +179,6 @@ def _measure(
     for name in chosen:
         if name not in best:
             rows[name]["absent"] = rows[name].get("refused", ["nothing passed the gates"])[0]
-
-
-def _accepted(part: Compiled | Rejected) -> Compiled:
-    if isinstance(part, Rejected):
-        raise part
-    return part
 
 
 def _resources(plan: Any, evidence: list[dict[str, Any]], problem: Problem, device: Device) -> dict[str, Any]:

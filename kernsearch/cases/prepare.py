@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import launch, model, registry
@@ -103,8 +104,5 @@ def waves(plan: Plan, problem: Problem, device: Device) -> float | None:
                 tiles *= -(-sizes[size] // kernel.defines[letter])
         tiles *= kernel.defines.get("SPLIT", 1)
         for entry in kernel.launches:
-            blocks = 1
-            for part in entry.grid:
-                blocks *= evaluate(part, sizes)
-            counts.append(max(blocks, tiles))
+            counts.append(max(prod(evaluate(part, sizes) for part in entry.grid), tiles))
     return max(counts) / int(device.facts.get("sms", 1))

@@ -20,11 +20,13 @@ from ..measure import policy
 from ..measure.rounds import interleaved
 from ..model import ceilings
 from ..records import fingerprint
+from ..tune.compiling import Outcome, compiled
 from .case import Case
 from .prepare import Prepared, all_prepared
 from .verdict import SCHEMA, judged
 
 ROUNDS = 15
+COMPILE_TIMEOUT_S = 60.0  # for each kernel; there are few
 Listener = Callable[[str], None]
 
 
@@ -76,28 +78,24 @@ def measured(
     arms: Sequence[Prepared], backend: Backend, device: Device, rounds: int, seed: int, listener: Listener
 ) -> list[dict[str, Any]]:
     """Evidence and samples of each arm, all timed in the same rounds. Raises NothingSurvived with the arm's label."""
-    kernels = [kernel for arm in arms for kernel in arm.plan.kernels]
     listener("compiling")
-    built = dict(backend.compile_many(kernels, device, jobs=int(device.cores), timeout_s=60.0))
-    objects, at = [], 0
-    for arm in arms:
-        parts = [built[i] for i in range(at, at + len(arm.plan.kernels))]
-        at += len(parts)
-        objects.append(tuple(_accepted(arm, part) for part in parts))
+    plans = [arm.plan for arm in arms]
+    outcomes = compiled(plans, backend, device, jobs=int(device.cores), timeout_s=COMPILE_TIMEOUT_S)
+    objects = [_accepted(arm, outcome) for arm, outcome in zip(arms, outcomes, strict=True)]
     with ExitStack() as stack:
         benches: dict[str, Any] = {}
         timers, found = {}, []
-        for arm, compiled in zip(arms, objects, strict=True):
+        for arm, built in zip(arms, objects, strict=True):
             key = arm.problem.key
             if key not in benches:
                 benches[key] = stack.enter_context(open_bench(arm.op, arm.problem, device, backend, seed=seed))
             listener(f"gates: {arm.arm.label}")
             try:
-                gates = benches[key].examine(arm.plan, compiled, dict(arm.candidate.config), thorough=False)
+                gates = benches[key].examine(arm.plan, built, dict(arm.candidate.config), thorough=False)
             except Rejected as refusal:
                 raise _refused(arm, refusal) from refusal
-            timers[arm.arm.label] = benches[key].timer(arm.plan, compiled)
-            evidence = [dict(part.evidence) for part in compiled]
+            timers[arm.arm.label] = benches[key].timer(arm.plan, built)
+            evidence = [dict(part.evidence) for part in built]
             found.append({"evidence": {"compile": evidence, "gates": dict(gates)}})
         try:
             times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
@@ -106,10 +104,10 @@ def measured(
     return [{**told, "samples_s": times[arm.arm.label]} for arm, told in zip(arms, found, strict=True)]
 
 
-def _accepted(arm: Prepared, part: Compiled | Rejected) -> Compiled:
-    if isinstance(part, Rejected):
-        raise _refused(arm, part) from part
-    return part
+def _accepted(arm: Prepared, outcome: Outcome) -> tuple[Compiled, ...]:
+    if isinstance(outcome, Rejected):
+        raise _refused(arm, outcome) from outcome
+    return outcome
 
 
 def _refused(arm: Prepared, refusal: Rejected) -> NothingSurvived:

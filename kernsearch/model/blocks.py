@@ -107,13 +107,9 @@ class DeviceKernel(KernelRoofline):
         """Seconds of arithmetic of all waves, and how many waves there are (the last one may be short)."""
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
-        count, padded = np.ones(()), np.ones(())
+        count, padded = self._count(blocks), np.ones(())
         for loop in blocks:
-            extent = np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
-            tiles = np.ceil(extent / loop.size)
-            count, padded = count * tiles, padded * tiles * loop.size / extent
-        for slab in self.slabs:
-            count = count * self.extents[slab]
+            padded = padded * self._tiles(loop) * loop.size / self._extent(loop)
         sms = float(self.device.facts.get("sms", 1))
         usable = self._usable(sms)
         waves = np.ceil(count / (usable * resident))
@@ -121,6 +117,22 @@ class DeviceKernel(KernelRoofline):
         turns = np.floor(count / (usable * resident))  # in which every multiprocessor has all the blocks that fit
         busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
         return busiest * each * sms / self._peak(), waves
+
+    def _extent(self, loop: Loop) -> Numbers:
+        """How far the axes of a loop reach together."""
+        return np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
+
+    def _tiles(self, loop: Loop) -> Numbers:
+        return np.ceil(self._extent(loop) / loop.size)
+
+    def _count(self, blocks: list[Loop]) -> Numbers:
+        """How many blocks there are, of all slabs."""
+        count = np.ones(())
+        for loop in blocks:
+            count = count * self._tiles(loop)
+        for slab in self.slabs:
+            count = count * self.extents[slab]
+        return count
 
     def _usable(self, sms: float) -> Numbers:
         """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group
@@ -189,10 +201,13 @@ class DeviceKernel(KernelRoofline):
     def _rate(self, level: str) -> float:
         return float(self.ceilings.read.get(level, self.ceilings.read["memory"]))
 
+    def _clock(self) -> float:
+        """Clocks of a multiprocessor in a second."""
+        return 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
+
     def _intake(self) -> float:
         """Bytes/s that all multiprocessors take in from the second-level cache."""
-        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
-        return max(self._rate("l2"), INTAKE * L2_BYTES_CLOCK * clock * float(self.device.facts.get("sms", 1)))
+        return max(self._rate("l2"), INTAKE * L2_BYTES_CLOCK * self._clock() * float(self.device.facts.get("sms", 1)))
 
     def _reads(self) -> list[Operand]:
         return [operand for operand in self.operands if not operand.written]
@@ -222,14 +237,8 @@ class DeviceKernel(KernelRoofline):
         return sum(each, start=np.zeros(()))
 
     def _l2_bytes(self, blocks: list[Loop]) -> Numbers:
-        count = np.ones(())
-        for loop in blocks:
-            extent = np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
-            count = count * np.ceil(extent / loop.size)
-        for slab in self.slabs:
-            count = count * self.extents[slab]
         written = sum((self._size(operand) for operand in self.operands if operand.written), start=np.zeros(()))
-        return count * self._block_bytes(blocks) + written
+        return self._count(blocks) * self._block_bytes(blocks) + written
 
     def _unique_bytes(self) -> Numbers:
         return sum((self._size(operand) for operand in self.operands), start=np.zeros(()))
@@ -256,7 +265,7 @@ class DeviceKernel(KernelRoofline):
         named = self.configs[0]
         group = self._numbers("GROUP") if "GROUP" in named else np.ones(())
         along = self._numbers("ALONG") if "ALONG" in named else np.zeros(())
-        tiles = [np.ceil(np.prod([self.extents[a] for a in loop.axes], axis=0) / loop.size) for loop in blocks[:2]]
+        tiles = [self._tiles(loop) for loop in blocks[:2]]
         major, minor = np.where(along > 0, tiles[1], tiles[0]), np.where(along > 0, tiles[0], tiles[1])
         at_once = np.minimum(float(self.device.facts.get("sms", 1)) * resident, tiles[0] * tiles[1])
         high = np.minimum(group, major)
@@ -281,8 +290,7 @@ class DeviceKernel(KernelRoofline):
     def _waiting_s(self, blocks: list[Loop], resident: Numbers) -> Numbers:
         """How long one block waits for its operands: at most what its multiprocessor can take in, and what is under
         way divided by the latency."""
-        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
-        at_once = np.minimum(L2_BYTES_CLOCK * clock, resident * self._in_flight(blocks) / LATENCY_S)
+        at_once = np.minimum(L2_BYTES_CLOCK * self._clock(), resident * self._in_flight(blocks) / LATENCY_S)
         return resident * self._block_bytes(blocks) / at_once
 
     def _in_flight(self, blocks: list[Loop]) -> Numbers:
@@ -302,11 +310,9 @@ class DeviceKernel(KernelRoofline):
         for loop in blocks:
             size = size * loop.size
         shown = np.ones(()) if any(step[0] == "grid" for step in self.matched.annotations) else waves
-        outputs = {self.program.arrays[place] for place in self.kernel.outputs}
         by_threads = self._unit() == "wgmma" and not any(tile.role == "D" for tile in self.matched.template.maps)
-        shown = shown * (1.0 + BY_THREADS * float(by_threads and bool(outputs)))
-        clock = 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
-        return shown * size / (L2_BYTES_CLOCK / 2 * clock)
+        shown = shown * (1.0 + BY_THREADS * float(by_threads))
+        return shown * size / (L2_BYTES_CLOCK / 2 * self._clock())
 
     def _launches(self) -> int:
         return max(1, len(self.matched.template.launches))

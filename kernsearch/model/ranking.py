@@ -125,8 +125,7 @@ def _candidates(
         if len(first) <= few:
             return told(first)
     rng = random.Random(seed)
-    guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(GUESSED))
-    drawn = list(islice((config for config in guesses if space.contains(config) is None), SAMPLED))
+    drawn = list(islice(space.guesses(rng, GUESSED), SAMPLED))
     drawn = drawn or list(islice(space.iterate(), ENUMERATED))
     known = {tuple(c.items()): (p, c) for p, c in told(drawn)}
     improved: set[tuple[tuple[str, int], ...]] = set()

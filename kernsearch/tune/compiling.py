@@ -17,6 +17,12 @@ LOOK_S = 0.05  # between two looks whether it is late
 Outcome = tuple[Compiled, ...] | Rejected  # of a candidate: an object for each kernel
 
 
+def compiled(plans: list[Plan], backend: Backend, device: Device, *, jobs: int, timeout_s: float) -> list[Outcome]:
+    """One outcome a plan; each distinct kernel is compiled once."""
+    kernels = _distinct(plans)
+    return _outcomes(plans, kernels, dict(_many(kernels, backend, device, jobs, timeout_s)))
+
+
 class Compiling:
     """Compiles candidates, `jobs` kernels at a time; `plan` gives a candidate's."""
 
@@ -28,14 +34,14 @@ class Compiling:
 
     def all(self, candidates: list[Candidate]) -> list[Outcome]:
         """One outcome a candidate; each distinct kernel is compiled once."""
-        plans, kernels = self._kernels(candidates)
-        return _outcomes(plans, kernels, dict(self._many(list(kernels.values()))))
+        return compiled(self._plans(candidates), self.backend, self.device, jobs=self.jobs, timeout_s=self.timeout_s)
 
     def begin(self, candidates: list[Candidate], late: Callable[[], bool]) -> Callable[[], list[Outcome] | None]:
         """The same in the background: returns a function that waits for the outcomes, or gives them up once it is
         `late` and says None. One at a time."""
-        plans, kernels = self._kernels(candidates)
-        self._ahead = ahead = _Ahead(lambda: self._many(list(kernels.values())))
+        plans = self._plans(candidates)
+        kernels = _distinct(plans)
+        self._ahead = ahead = _Ahead(lambda: _many(kernels, self.backend, self.device, self.jobs, self.timeout_s))
 
         def wait() -> list[Outcome] | None:
             found = ahead.take(late)
@@ -48,15 +54,8 @@ class Compiling:
         if self._ahead is not None:
             self._ahead.stop()
 
-    def _kernels(self, candidates: list[Candidate]) -> tuple[list[Plan], dict[tuple[Any, ...], KernelPlan]]:
-        """Plans, and their distinct kernels by what makes them so."""
-        plans = [self._plan(candidate) for candidate in candidates]
-        return plans, {_identity(kernel): kernel for plan in plans for kernel in plan.kernels}
-
-    def _many(self, kernels: list[KernelPlan]) -> Iterator[tuple[int, Compiled | Rejected]]:
-        if not kernels:
-            return iter(())
-        return self.backend.compile_many(kernels, self.device, jobs=self.jobs, timeout_s=self.timeout_s)
+    def _plans(self, candidates: list[Candidate]) -> list[Plan]:
+        return [self._plan(candidate) for candidate in candidates]
 
 
 class _Ahead:
@@ -92,6 +91,19 @@ class _Ahead:
 
     def stop(self) -> None:
         self._stopped = True
+
+
+def _distinct(plans: list[Plan]) -> dict[tuple[Any, ...], KernelPlan]:
+    """The kernels of plans by what makes them the same object."""
+    return {_identity(kernel): kernel for plan in plans for kernel in plan.kernels}
+
+
+def _many(
+    kernels: dict[tuple[Any, ...], KernelPlan], backend: Backend, device: Device, jobs: int, timeout_s: float
+) -> Iterator[tuple[int, Compiled | Rejected]]:
+    if not kernels:
+        return iter(())
+    return backend.compile_many(list(kernels.values()), device, jobs=jobs, timeout_s=timeout_s)
 
 
 def _steps(steps: Iterator[tuple[int, Any]]) -> Any:

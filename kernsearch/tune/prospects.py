@@ -176,9 +176,7 @@ class Prospects:
         rng = random.Random(self._request.seed)
         glances: dict[str, float] = {}
         for name, space in spaces.items():
-            guesses = ({n: rng.choice(values) for n, values in space.domains.items()} for _ in range(GUESSED))
-            drawn = list(islice((config for config in guesses if space.contains(config) is None), GLANCES))
-            drawn = drawn or [next(space.iterate())]
+            drawn = list(islice(space.guesses(rng, GUESSED), GLANCES)) or [next(space.iterate())]
             told = model.predict_all(self.variants[name], drawn, self.device, self.sizes, self._ceilings)
             glances[name] = min((p.seconds for p in told), default=math.inf)
         best = min(glances.values(), default=math.inf)

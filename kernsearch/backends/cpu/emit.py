@@ -178,12 +178,9 @@ def _by_columns(view: View, signature: str, more: str, lines: Sequence[str]) -> 
 
 def _depth(view: View, suffix: str = "") -> Iterator[str]:
     """The range of K: all of it, or that of the slab."""
-    slabs = {axis: slab for axis, slab in view.binding.slabs.items() if axis in view.groups.get("K", ())}
     first, last = "0", view.extent("K")
-    if slabs:
-        ((axis, slab),) = slabs.items()
-        if len(view.groups["K"]) > 1:
-            raise ValueError("a reduction over two axes cannot be cut into slabs")
+    if cut := view.slab():
+        axis, slab = cut
         length = f"((x->e_{c_name(axis)} + x->e_{c_name(slab)} - 1) / x->e_{c_name(slab)})"
         first = f"ks_least({view.index(slab)} * {length}, x->e_{c_name(axis)})"
         last = f"ks_least(({view.index(slab)} + 1) * {length}, x->e_{c_name(axis)})"

@@ -146,12 +146,9 @@ def _places(view: View, name: str, array: str, axes: tuple[str, ...], const: str
 
 def _depth(view: View, suffix: str = "") -> Iterator[str]:
     """The range of K: all of it, or that of the slab."""
-    slabs = {axis: slab for axis, slab in view.binding.slabs.items() if axis in view.groups.get("K", ())}
     first, last = "0", view.extent("K")
-    if slabs:
-        ((axis, slab),) = slabs.items()
-        if len(view.groups["K"]) > 1:
-            raise ValueError("a reduction over two axes cannot be cut into slabs")
+    if cut := view.slab():
+        axis, slab = cut
         extent = f"x.e_{c_name(axis)}"
         length = f"ks_up<int64_t>(ks_ceil({extent}, x.e_{c_name(slab)}), {SLAB_STEP})"
         first = f"ks_min({view.index(slab)} * {length}, {extent})"
