@@ -9,6 +9,7 @@ table last and leaves everything else under $OUT (build/out where that is not se
     quality     how near a search of 30 and of 120 seconds comes to the records
     table       the figures of the H200 in one run
     bench       one comparison, as `kernsearch bench` makes it
+    cases       every case study and a ladder; $OUT/cases.tar.gz is what they have recorded
     sanitize    Compute Sanitizer over one config of each rung, and over faults that it must find
     ncu         Nsight Compute's view of one rung or record
     triton-ir   the intermediate representations of the Triton peer's kernel at one config
@@ -59,6 +60,10 @@ def main() -> None:
     table.add_argument("--against", default="", help="libraries beside torch, like cupy,triton")
     bench = add("bench", parts.bench, "one comparison")
     bench.add_argument("arguments", nargs=argparse.REMAINDER, help="of kernsearch bench, after --")
+    cases = add("cases", parts.cases, "case studies and a ladder")
+    cases.add_argument("--only", default="", help="regular expression that a name must match; the ladder is 'ladder'")
+    cases.add_argument("--shape", default="4096x4096x4096", help="of the ladder")
+    cases.add_argument("--dtype", default="bfloat16", help="of the ladder")
     sanitize = add("sanitize", parts.sanitize, "Compute Sanitizer over the rungs")
     ncu = add("ncu", parts.ncu, "Nsight Compute over one kernel")
     ncu.add_argument("--sections", default="SpeedOfLight,Occupancy,LaunchStats,MemoryWorkloadAnalysis,WarpStateStats")

@@ -187,6 +187,31 @@ def bench(deadline: Deadline, arguments: list[str]) -> Result:
     return None
 
 
+# -- case studies
+
+
+def cases(deadline: Deadline, only: str, shape: str, dtype: str) -> Result:
+    """Every case and a ladder, one after the other; $OUT/cases.tar.gz holds what each has recorded."""
+    rows, logs = [], {}
+    listed = json.loads(json_of(kernsearch(["case", "list", "--json"], 60).text) or '{"cases": []}')["cases"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in [*(case["name"] for case in listed), "ladder"]:
+            if not re.search(only, name) or deadline.left < 20:
+                continue
+            kept = Path(folder, name)
+            words = ["case", name, "--out", str(kept)]
+            if name == "ladder":
+                words = ["ladder", "gemm", "--shape", shape, "--dtype", dtype, "--out", f"{kept}.json"]
+            done = kernsearch([*words, "--device", "cuda"], deadline.left - 10)
+            logs[name] = done.text
+            rows.append((name, f"{done.seconds:.0f} s", "ok" if done.code == 0 else done.last))
+        with tarfile.open(out() / "cases.tar.gz", "w:gz") as archive:
+            archive.add(folder, "cases")
+    log("cases", logs)
+    table(("case", "time", ""), rows)
+    return None
+
+
 # -- looking inside
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-CACHE = Path("build/h200")  # records, studies and ceilings, carried from call to call
+CACHE = Path(os.environ.get("DEVICE_CACHE", "build/h200"))  # records, studies and ceilings, carried from call to call
 WORK = ("benchmarks/device_work.py",)
 
 

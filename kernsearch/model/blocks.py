@@ -17,8 +17,9 @@ from ..device import Device
 from ..errors import KernsearchError
 from ..meaning.loops import ASYNCHRONOUS
 from .nest import Loop, Numbers, Operand
-from .roofline import NAIVE, OVERLAP, Cost, KernelRoofline
+from .roofline import NAIVE, Cost, KernelRoofline
 
+OVERLAP = 0.1  # share of the time of the resources that are not the slowest which is not hidden
 LATENCY_S = 9e-7  # from asking for data in memory until it is there
 BLOCK_S = 1.2e-6  # starting a block: barriers, descriptors, the first fetch
 L2_BYTES_CLOCK = 64  # what one multiprocessor can fetch from the second-level cache in a clock
@@ -116,7 +117,8 @@ class DeviceKernel(KernelRoofline):
         each = (sums * padded / self._share() + 2 * others) / np.maximum(count, 1)
         turns = np.floor(count / (usable * resident))  # in which every multiprocessor has all the blocks that fit
         busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
-        return busiest * each * sms / self._peak(), waves
+        # All multiprocessors together are held to less than what one can do, by the power that they draw.
+        return np.maximum(count * each / self._peak(), busiest * each / self._peak_one()), waves
 
     def _extent(self, loop: Loop) -> Numbers:
         """How far the axes of a loop reach together."""
@@ -150,8 +152,14 @@ class DeviceKernel(KernelRoofline):
         return next((str(step[2]) for step in self.matched.annotations if step[0] == "unit"), "")
 
     def _peak(self) -> float:
-        """FLOP/s of the unit that sums run on."""
-        flops = self.ceilings.flops
+        """FLOP/s of the units that sums run on, all together."""
+        return self._of(self.ceilings.flops)
+
+    def _peak_one(self) -> float:
+        """FLOP/s of those of one multiprocessor."""
+        return self._of(self.ceilings.flops_one)
+
+    def _of(self, flops: Mapping[str, float]) -> float:
         if self._unit():
             return flops.get(self._narrowest(), max(flops.values()))
         return flops.get("float32", min(flops.values()))

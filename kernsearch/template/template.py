@@ -32,6 +32,7 @@ class TileMap:
     tile    elements along each of them, expressions of parameter letters
     share   blocks of a cluster that load the tile together, each a part along the dimension that is not contiguous
     swizzle bytes; a box is at most this wide along the contiguous dimension, so a wider tile takes several boxes
+    over    the last box of a wider tile may reach over its end: boxes of the whole swizzle, and a few columns in vain
     """
 
     role: str
@@ -39,6 +40,7 @@ class TileMap:
     tile: tuple[str, str]
     share: str = "1"
     swizzle: int = 128
+    over: bool = False
 
 
 @dataclass(frozen=True)

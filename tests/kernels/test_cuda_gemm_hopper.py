@@ -45,8 +45,15 @@ CASES = {
     },
     "wide": _case("warp_specialized", BN=256, STAGES=4),
     "wide of one consumer": _case("warp_specialized", BM=64, BN=256, STAGES=4, CONSUMERS=1),
-    "swizzle of 64 bytes": _case("warp_specialized", BN=224, STAGES=4),
-    "swizzle of 32 bytes": _case("warp_specialized", BN=208, STAGES=4),
+    "columns in vain": _case("warp_specialized", BN=224, STAGES=4),
+    "columns in vain, float16": _case("warp_specialized", BN=208, STAGES=4, dtype="float16"),
+    "columns in vain, tall": _case("warp_specialized", BM=256, BN=112, STAGES=4),
+    "columns in vain, turned": _case("warp_specialized_swapped", BM=256, BN=112, STAGES=4, more={"layout": "tn"}),
+    "columns in vain, cluster along M": _case("warp_specialized", CM=2, BN=224, STAGES=4),
+    "columns in vain, cluster along N": _case("warp_specialized", CN=2, BN=176, STAGES=4),
+    "columns in vain, packed": _case("warp_specialized_packed", BN=144, STAGES=4, more={"aligned": False}),
+    "no columns in vain, K contiguous": _case("warp_specialized", BN=112, STAGES=4, more={"layout": "nt"}),
+    "three consumers, narrow": _case("warp_specialized", BM=192, BN=176, STAGES=3, CONSUMERS=3),
     "tiny columns": _case("warp_specialized", BN=16, STAGES=8, CONSUMERS=1),
     "tall": _case("warp_specialized", BM=256, STAGES=4, GROUP=1),
     "tall and wide": _case("warp_specialized", BM=256, BN=192, STAGES=3, ALONG=1),
@@ -113,7 +120,7 @@ def test_it_compiles_without_spills_and_without_serialised_products(name):
     assert (compiled.evidence["spill_stores"], compiled.evidence["warnings"]) == (0, "")
 
 
-ON_HOST = ("first bulk nn", "first direct nt", "wide", "three consumers", "swizzle of 64 bytes", "swapped, tiny",
+ON_HOST = ("first bulk nn", "first direct nt", "wide", "three consumers", "columns in vain", "swapped, tiny",
            "in turns", "cluster along M", "cluster of four", "cluster_split of 4, nt",
            "cluster_split_swapped of 2, nn")  # fmt: skip
 

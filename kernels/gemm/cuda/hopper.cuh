@@ -57,7 +57,8 @@ static_assert(BUFFERS >= 2, "a piece is written while the one before it leaves")
 constexpr bool BULK = false;
 #endif
 constexpr int WIDTH = BULK && BN % 64 == 0 ? 64 : BN % 32 == 0 ? 32 : 16;  // columns of a piece of a finished tile
-constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int B_WIDTH = KS_INNER_B_K ? BN : (BN + KS_BOX_INNER_B - 1) / KS_BOX_INNER_B * KS_BOX_INNER_B;  // columns loaded
+constexpr int A_BYTES = BM * BK * 2, B_BYTES = B_WIDTH * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int DESTINATIONS = CM + CN - 1;  // blocks that get what one of them loads
 
 static_assert(BM % (64 * (PINGPONG ? 1 : CONSUMERS)) == 0, "every consumer has whole products of 64 rows");

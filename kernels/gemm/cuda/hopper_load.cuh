@@ -56,7 +56,7 @@ KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_tiles &til
                                 t.n + row * B_OUTER, b_batch, CM, b_mask);
             } else {
 #pragma unroll
-                for (int c = 0; c < BN / B_CHUNK; c++)
+                for (int c = 0; c < B_WIDTH / B_CHUNK; c++)
                     ks_load_box(b + (c * BK + row * B_OUTER) * KS_SWIZZLE_B, &x.map_B, full, t.n + c * B_CHUNK,
                                 k + row * B_OUTER, b_batch, CM, b_mask);
             }

@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import sources
 from ...device import Device
-from . import arrays, timing
+from . import arrays, rates, timing
 
 SOURCE = "common/cuda/ceilings.cu"
 CHAINS, MMAS = 16, 8  # as in the source
@@ -32,15 +32,16 @@ def measure_here(device: Device) -> dict[str, Any]:
 
     flops     float32: multiply-adds of registers on the CUDA cores; float16: the tensor cores, by `how`; bfloat16: the
               same number where the cores are the same, which they are on every architecture that has them
+    flops_one of one multiprocessor at its highest clock: together they draw too much power for it
     """
     bench = _Bench(device)
     fma, (tensor, how) = bench.fma(), bench.tensor()
     flops = {"float32": fma, "float16": tensor, "bfloat16": tensor}
     read = {"l2": bench.read(), "memory": bench.read_memory()}
-    sms = int(device.sms)
+    sms, one = int(device.sms), rates.nominal(device.facts)["flops_one"]
     return {
         "flops": flops,
-        "flops_one": {name: rate / sms for name, rate in flops.items()},
+        "flops_one": {name: max(rate / sms, one[name]) for name, rate in flops.items()},
         "read": read,
         "read_one": {name: rate / sms for name, rate in read.items()},
         "copy": bench.copy(),

@@ -89,11 +89,13 @@ def tensor_map(
     sizes = {g: evaluate(fold(text, config), {}) for g, text in zip(tile.groups, tile.tile, strict=True)}
     share = evaluate(fold(tile.share, config), {})
     swizzle = tile.swizzle
-    while swizzle > 32 and sizes[at.inner] % (swizzle // at.bytes):
+    over = tile.over and sizes[at.inner] * at.bytes > swizzle
+    while swizzle > 32 and sizes[at.inner] % (swizzle // at.bytes) and not over:
         swizzle //= 2  # boxes are as wide as their swizzle, and fill the tile
     wide = min(sizes[at.inner], swizzle // at.bytes) if swizzle else sizes[at.inner]
     box = (wide, sizes[at.outer] // share, 1)
-    if max(box) > MOST_BOX or wide * at.bytes % ALIGNED or sizes[at.outer] % share or sizes[at.inner] % wide:
+    whole = over or not sizes[at.inner] % wide
+    if max(box) > MOST_BOX or wide * at.bytes % ALIGNED or sizes[at.outer] % share or not whole:
         reason = f"a box of {tile.role} is {box[0]}x{box[1]}: want at most {MOST_BOX}, whole, and rows of 16 bytes"
         raise Rejected(reason, gate="space")
     extents = _extents(binding, at, config)

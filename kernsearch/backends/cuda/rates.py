@@ -57,7 +57,9 @@ def nominal(facts: Mapping[str, Any]) -> dict[str, Any]:
     read = {"l2": rates.l2 * cycles, "memory": READ * memory}
     return {
         "flops": flops,
-        "flops_one": {name: rate / sms for name, rate in flops.items()},
+        "flops_one": {
+            name: rate / sms / (1.0 if name == "float32" else rates.sustained) for name, rate in flops.items()
+        },
         "read": read,
         "read_one": {name: rate / sms for name, rate in read.items()},
         "copy": COPY * memory,

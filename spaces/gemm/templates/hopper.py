@@ -15,7 +15,7 @@ from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Launch, Template, TileMap, anything, as_, comb, dot, hole
 
 _BM = Param("BM", (64, 128, 192, 256), "rows of the output per tile")
-_BN = Param("BN", (16, 32, 64, 96, 128, 160, 192, 208, 224, 256), "columns of the output per tile")
+_BN = Param("BN", (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "columns of the output per tile")
 _BK = Param("BK", (64, 128), "depth of a stage")
 _STAGES = Param("STAGES", (2, 3, 4, 5, 6, 7, 8, 10, 12), "stages in shared memory")
 _CONSUMERS = Param("CONSUMERS", (1, 2, 3), "warpgroups that multiply")
@@ -35,7 +35,7 @@ _SHARED_RATE = 128  # bytes of shared memory, read or written, in a clock
 
 # bytes of shared memory: barriers and alignment, stages, and what a finished tile needs on its way to memory
 _FIXED = "2048"
-_RING = "STAGES * 2 * BK * (BM + BN)"
+_RING = "STAGES * 2 * BK * (BM + (BN if BN <= 64 else up(BN, 64)))"
 _WIDE = "(64 if BN % 64 == 0 else 32 if BN % 32 == 0 else 16)"
 _NARROW = "(32 if BN % 32 == 0 else 16)"
 _PIECES = {
@@ -51,9 +51,14 @@ def _wide(c: Config) -> int:
     return 64 if c["BN"] % 64 == 0 else 32 if c["BN"] % 32 == 0 else 16
 
 
+def _loaded(c: Config) -> int:
+    """Columns of B that a stage has room for: boxes of 64 may reach over the tile's end."""
+    return c["BN"] if c["BN"] <= 64 else -(-c["BN"] // 64) * 64
+
+
 def shared_bytes(c: Config, how: str) -> int:
     """Shared memory of a block; `how` a finished tile leaves: a key of _PIECES."""
-    ring = c["STAGES"] * 2 * c["BK"] * (c["BM"] + c["BN"])
+    ring = c["STAGES"] * 2 * c["BK"] * (c["BM"] + _loaded(c))
     pieces = {
         "bulk": lambda: c["CONSUMERS"] * c["BUFFERS"] * 128 * _wide(c),
         "direct": lambda: c["CONSUMERS"] * c["BUFFERS"] * 256 * (min(32, _wide(c)) + 8),
@@ -186,12 +191,11 @@ def _rules(how: str, letters: set[str], *, swapped: bool) -> tuple[Constraint, .
 def wgmma_efficiency(c: Config, d: Device, s: Sizes) -> float:
     """Share of the tensor rate of the main loop: each product of 64 rows reads its rows and all columns from shared
     memory at 128 bytes a clock. One consumer alone, or one of two that take turns with 64 rows each, waits for its own
-    products; tiles whose columns are no multiple of 64 take as long as the next wider ones. Fitted to an H200."""
-    wide = -(-c["BN"] // 64) * 64 if c["BN"] > 64 else c["BN"]
-    multiply = c["BM"] * wide * c["BK"] / _WGMMA_RATE
-    read = c["BM"] // 64 * (64 + wide) * c["BK"] * 2 / _SHARED_RATE
+    products. Fitted to an H200."""
+    multiply = c["BM"] * c["BN"] * c["BK"] / _WGMMA_RATE
+    read = c["BM"] // 64 * (64 + c["BN"]) * c["BK"] * 2 / _SHARED_RATE
     alone = 0.82 if c["CONSUMERS"] == 1 or (c.get("PINGPONG") and c["BM"] == 64) else 1.0
-    return 0.97 * alone * (c["BN"] / wide) * multiply / (max(multiply, read) + 8)
+    return 0.97 * alone * multiply / (max(multiply, read) + 8)
 
 
 _OPERANDS = (as_("A", anything()), as_("B", anything()))
@@ -228,7 +232,7 @@ def _launch(tiles: str, cluster: str, how: str) -> Launch:
 
 
 _A = TileMap("A", "MK", ("BM", "BK"), share="CN")
-_B = TileMap("B", "KN", ("BK", "BN"), share="CM")
+_B = TileMap("B", "KN", ("BK", "BN"), share="CM", over=True)
 _D = TileMap("D", "MN", ("64", _WIDE))
 _ALONE = (replace(_A, share="1"), replace(_B, share="1"))
 _TILES = "ceil(M, BM * CM) * ceil(N, BN * CN) * B"
