@@ -263,6 +263,25 @@ def test_arrays_of_any_library_come_in_by_dlpack(cp):
     same(ks.load("gemm", shape=(13, 11, 7), dtype="float32", device="cuda")(Foreign(a), b), host(a) @ host(b))
 
 
+def test_a_stream_that_the_caller_made_current_stays_so(cp):
+    from kernsearch.backends.cuda import arrays, timing
+
+    mine, other = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
+    a, b = small(cp, 26, 14)[::2, ::2], small(cp, 14, 22, seed=1)[::2, ::2]  # strides that no kernel takes: copied
+    cp.cuda.Device().synchronize()
+    try:
+        mine.use()
+        with arrays.on(other):
+            assert cp.cuda.get_current_stream() == other
+        assert cp.cuda.get_current_stream() == mine
+        timing.graph_timer(lambda copy: ks.matmul(a, b), 1, other)(2)
+        assert cp.cuda.get_current_stream() == mine
+        same(ks.matmul(a, b), host(a) @ host(b))
+        assert cp.cuda.get_current_stream() == mine
+    finally:
+        cp.cuda.Stream.null.use()
+
+
 def captured(cp: Any, work: Any) -> Any:
     """A graph of what `work` launches, and the stream it was captured on."""
     stream = cp.cuda.Stream(non_blocking=True)

@@ -130,11 +130,18 @@ class DeviceKernel(KernelRoofline):
     def _count(self, blocks: list[Loop]) -> Numbers:
         """How many blocks there are, of all slabs."""
         count = np.ones(())
-        for loop in blocks:
-            count = count * self._tiles(loop)
+        for loop, letter in zip(blocks, self._cluster_letters(blocks), strict=True):
+            together = self._numbers(letter) if letter in self.configs[0] else np.ones(())
+            count = count * np.ceil(self._tiles(loop) / together) * together
         for slab in self.slabs:
             count = count * self.extents[slab]
         return count
+
+    def _cluster_letters(self, blocks: list[Loop]) -> list[str]:
+        """The letter of how many blocks of a cluster lie along each loop: CM where its tiles are BM."""
+        steps = [step for step in self.matched.annotations if step[0] == "tile" and step[2] == "block"]
+        named = {axis: f"C{str(step[3])[-1]}" for step in steps for axis in step[1]}
+        return [named.get(loop.axes[0], "") for loop in blocks]
 
     def _usable(self, sms: float) -> Numbers:
         """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group
@@ -240,8 +247,18 @@ class DeviceKernel(KernelRoofline):
                     together = together * self._numbers(letter)
         return together
 
+    def _lines(self, operand: Operand) -> Numbers:
+        """How many times as many lines of the cache a bulk copy touches where rows do not begin with one: each piece of
+        a row, as long as a line, lies in two."""
+        bulk = any(step[0] == "move" and step[2] == "bulk" for step in self.matched.annotations)
+        own = [axis for axis in operand.axes if axis not in self.slabs]
+        if not bulk or operand.packed or len(own) < 2:
+            return np.ones(())
+        line = int(self.device.facts.get("line_bytes", 128))
+        return np.where(self.whole[own[-1]] * operand.itemsize % line, 2.0, 1.0)
+
     def _block_bytes(self, blocks: list[Loop]) -> Numbers:
-        each = (self._tile_bytes(o, blocks) / self._shared_by(o) for o in self._reads())
+        each = (self._tile_bytes(o, blocks) / self._shared_by(o) * self._lines(o) for o in self._reads())
         return sum(each, start=np.zeros(()))
 
     def _l2_bytes(self, blocks: list[Loop]) -> Numbers:

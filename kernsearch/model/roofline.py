@@ -53,6 +53,7 @@ class KernelRoofline:
         self.kernel: Kernel = matched.kernel
         self.threads = int(sizes.get("THREADS", device.facts.get("threads", 1)))
         self.extents = {axis: self._numbers(text) for axis, text in self.program.extents.items()}
+        self.whole = dict(self.extents)  # before slabs cut them
         cut = [pair for name in self.kernel.anchors for pair in self.program.nodes[name].slab]
         self.slabs = {slab for _, slab in cut}
         for axis, slab in cut:

@@ -150,6 +150,13 @@ def test_a_timer_samples_cold_and_warm_and_survives_a_fault(bench: DeviceBench, 
     assert bench.policy == policy(bench.device) == "cuda-graph-rotating-1"
 
 
+def test_runs_wait_for_what_was_filled_before_them_also_after_a_timing(bench: DeviceBench, cubins) -> None:
+    plan = make_plan("starts_its_workspace", workspace=PARTIAL)
+    bench.timer(plan, cubins(plan))(3)
+    for _ in range(5):
+        assert bench.examine(plan, cubins(plan), CONFIG, thorough=True)["repeats"] == 20
+
+
 def test_a_hang_while_timing_is_ended(bench: DeviceBench, cubins) -> None:
     hang, good = make_plan("loops_forever"), make_plan("good")
     with pytest.raises(Rejected, match="still running after 3 s"):

@@ -6,8 +6,9 @@ The only place that imports CuPy, and not before it is needed. Nothing here copi
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -163,6 +164,20 @@ def current_stream(array: Any = None) -> int:
     if array is not None and is_tensor(array):
         return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
     return int(xp().cuda.get_current_stream().ptr)
+
+
+@contextlib.contextmanager
+def on(stream: Any) -> Iterator[None]:
+    """CuPy's current stream inside is this one; afterwards it is the one before, which CuPy itself forgets where `use`
+    and not `with` had made it current."""
+    now = xp().cuda.get_current_stream
+    before = now()
+    try:
+        with stream:
+            yield
+    finally:
+        if now().ptr != before.ptr:
+            before.use()
 
 
 def is_capturing(stream: int) -> bool:

@@ -17,7 +17,7 @@ from . import arrays, capture
 def on_stream(stream: int, device: int) -> Iterator[None]:
     """CuPy's current device and stream are these inside."""
     cuda = arrays.xp().cuda
-    with cuda.Device(device), cuda.ExternalStream(stream, device):
+    with cuda.Device(device), arrays.on(cuda.ExternalStream(stream, device)):
         yield
 
 

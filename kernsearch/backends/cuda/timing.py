@@ -12,6 +12,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from . import arrays
+
 POLICY = "cuda-graph-rotating-1"  # change it when two measurements may no longer be compared
 
 FOOTPRINT = 2.5  # times the second-level cache is what all copies take together
@@ -53,8 +55,8 @@ def graph_timer(
     library's) that is not the default one, and neither allocates nor waits. Without `launches` a first look says how
     many there are; `rough` is told the seconds of a replay. Raises CuPy's or the driver's error when a kernel fails.
     """
-    xp = _cupy()
-    with stream:
+    xp = arrays.xp()
+    with arrays.on(stream):
         if launches is None:
             launches = launches_for(_rough(xp, launch, copies, stream), copies)
         else:
@@ -73,7 +75,7 @@ def graph_timer(
     waking, count = max(1, math.ceil(WAKING_S / max(once, 1e-6))), launches
 
     def replay(repeat: int) -> list[float]:
-        with stream:
+        with arrays.on(stream):
             for _ in range(waking):
                 graph.launch(stream)
             events = [_event(xp, stream)]
@@ -84,12 +86,6 @@ def graph_timer(
         return [float(xp.cuda.get_elapsed_time(*pair)) * 1e-3 / count for pair in pairwise(events)]
 
     return replay
-
-
-def _cupy() -> Any:
-    from . import arrays
-
-    return arrays.xp()
 
 
 def _event(xp: Any, stream: Any) -> Any:
