@@ -69,7 +69,7 @@ def probe(deadline: Deadline) -> Result:
 # -- tuning
 
 LEDGER = CACHE / "ledger.json"
-START_S = 15.0  # of a tuning run, beside its time limit: starting, finals, ending
+START_S = 8.0  # of a tuning run, beside its time limit: starting, finals, ending
 
 
 def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: float, most: float) -> Result:
