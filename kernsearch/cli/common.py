@@ -1,0 +1,109 @@
+"""What the commands share: options that name a problem, how data is read, and how things are said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import CacheError
+
+
+def problem_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+    """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
+    for decorate in (
+        click.option("--epilogue", default=None, metavar="LIST",
+                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The activation is "
+                          "always last: act(alpha A B + bias + beta C).  [default: none]"),
+        click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+        click.option("--dtype", default=None, help="Default: float32 on the CPU, bfloat16 on CUDA."),
+        click.option("--shape", required=required, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),
+        click.argument("op", required=required),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def optional_problem(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `problem_options`, none of them required."""
+    return problem_options(command, required=False)
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `problem_options`, or `--workload FILE` instead of a problem."""
+    command = click.option("--workload", default=None, metavar="FILE.toml",
+                           help="A list of problems instead of OP, --shape and their options.")(command)  # fmt: skip
+    return problem_options(command, required=False)
+
+
+def named_problems(
+    op: str | None, shape: str | None, workload: str | None, device: str, named: dict[str, Any]
+) -> tuple[list[Any], Any]:
+    """The problems that a command names, one or a whole workload, and the device. `named`: dtype and options."""
+    from .. import backends, registry
+    from .. import workload as workloads
+    from ..problem import parse_shape
+
+    given = [name for name, value in {"OP": op, "--shape": shape}.items() if value is not None]
+    given += [f"--{name}" for name, value in named.items() if value is not None]
+    if workload is not None:
+        if given:
+            raise click.UsageError(f"{given[0]} beside --workload: want one or the other, the file names the problems")
+        backend, where = backends.resolve(device)
+        return workloads.read(workload, backend.name), where
+    if op is None:
+        raise click.UsageError("Missing argument 'OP'; or name a list of problems by --workload.")
+    if shape is None:
+        raise click.UsageError("Missing option '--shape'.")
+    sizes = parse_shape(shape)
+    backend, where = backends.resolve(device)
+    return [registry.problem(op, sizes, backend=backend.name, **named)], where
+
+
+def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    told = "Add ops, templates or cases."
+    return click.option("--space", "space_file", default=None, metavar="FILE.py", help=told)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def use_space(path: str | None) -> None:
+    if path is not None:
+        from ..registry import use_file
+
+        use_file(Path(path))
+
+
+def read_json(path: str, part: str) -> dict[str, Any]:
+    """Recorded data with a list called `part`. Raises CacheError in one line for anything else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict) or not isinstance(found.get(part), list):
+        raise CacheError(f"{path}: want a recording with a list of {part}")
+    return found
+
+
+def progress(quiet: bool) -> Callable[[str], None]:
+    """Prints what goes on to standard error, one line over the other where that is a terminal."""
+
+    def say(text: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            click.echo(f"\r\033[K{text[:100]}", err=True, nl=False)
+
+    return say
+
+
+def print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def complain(message: str) -> None:
+    click.echo("kernsearch: " + " ".join(message.split()), err=True)

@@ -1,0 +1,64 @@
+"""Looking at derivations, records and the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .common import json_option, print_json, problem_options, space_option, use_space
+
+
+@click.command()
+@problem_options
+@space_option
+@json_option
+def explain(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
+    """Show derivation, predictions and measurements."""
+    from ..problem import parse_shape
+    from ..report.explain import explanation, print_explanation
+
+    use_space(space_file)
+    told = explanation(op, shape=parse_shape(shape), **options)
+    print_json(told) if as_json else print_explanation(told)
+
+
+@click.command()
+@problem_options
+@space_option
+@click.option("--format", "form", default="json", show_default=True, metavar="FORM", help="json, graphml or dot.")
+def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any) -> None:
+    """Write the derivation graph to standard output."""
+    from ..problem import parse_shape
+    from ..report.graph import derivation_graph
+
+    use_space(space_file)
+    click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **options))
+
+
+@click.command()
+@click.argument("record")
+@click.option("--source", is_flag=True, help="Print the kernels' sources, generated headers included.")
+@click.option("--log", is_flag=True, help="Print what the gates and the compiler found.")
+@json_option
+def show(record: str, source: bool, log: bool, as_json: bool) -> None:
+    """Show a record: a path, or a name that `cache list` prints."""
+    from ..report.record import print_record, read_record
+
+    found = read_record(record)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_record(found, source=source, log=log)
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show device, compiler, folders and libraries."""
+    from ..report.doctor import examine, print_findings
+
+    findings = examine()
+    print_json(findings) if as_json else print_findings(findings)
+    if not findings["ok"]:
+        raise SystemExit(2)

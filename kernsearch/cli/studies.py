@@ -1,0 +1,73 @@
+"""Ladders and case studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .common import json_option, optional_problem, print_json, progress, read_json, space_option, use_space
+
+
+@click.command()
+@optional_problem
+@space_option
+@json_option
+@click.option("--from", "recorded", default=None, metavar="FILE", help="Print a recorded ladder; nothing is measured.")
+@click.option("--out", default=None, metavar="FILE", help="Write the data there, predictions before measuring.")
+@click.option("--tried", default=6, show_default=True, metavar="N", help="Configs tried of each rung.")
+def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None,
+           out: str | None, **options: Any) -> None:  # fmt: skip
+    """Climb from the plainest kernel to the best, prediction beside measurement.
+
+    \b
+    kernsearch ladder gemm --shape 4096x4096x4096
+    kernsearch ladder gemm --from recorded.json
+    """
+    from ..cases import ladder as ladders
+    from ..report.cases import print_ladder
+
+    if recorded is not None:
+        told = ladders.recording(read_json(recorded, "rungs"))
+    else:
+        from ..problem import parse_shape
+
+        if op is None or shape is None:
+            raise click.UsageError("want an OP and its --shape, or --from FILE")
+        use_space(space_file)
+        told = ladders.run(op, shape=parse_shape(shape), out=None if out is None else Path(out),
+                           listener=progress(as_json), **options)  # fmt: skip
+    print_json(told) if as_json else print_ladder(told)
+
+
+@click.command()
+@click.argument("name", metavar="list|NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@space_option
+@json_option
+@click.option("--out", default=None, metavar="DIR", help="Write prediction.json and data.json there.")
+@click.option("--from", "recorded", default=None, metavar="FILE", help="Judge recorded data; nothing is measured.")
+def case(name: str, device: str, as_json: bool, space_file: str | None, out: str | None, recorded: str | None) -> None:
+    """List the case studies, run one, or judge a recording of it.
+
+    A run writes its predictions down first, then measures, then judges by the samples alone.
+
+    \b
+    kernsearch case list
+    kernsearch case wave-quantization --device cuda --out waves
+    """
+    from ..cases import cases, find, judged, listed, recording, run
+    from ..report.cases import print_case, print_list
+
+    use_space(space_file)
+    if name == "list":
+        found_all = cases().values()
+        print_json(listed(found_all)) if as_json else print_list(found_all)
+        return
+    found = find(name)
+    if recorded is not None:
+        told = judged(recording(read_json(recorded, "arms"), name))
+    else:
+        told = run(found, device=device, out=None if out is None else Path(out), listener=progress(as_json))
+    print_json(told) if as_json else print_case(told)
