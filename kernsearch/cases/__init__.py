@@ -4,8 +4,9 @@ A case names arms (candidates) and comparisons between them. Its prediction is w
 measured; the verdict is computed from the raw samples alone, so that other samples give another verdict.
 """
 
+from . import recordings
 from .case import Arm, Case, Comparison, cases, find, listed
 from .run import run
 from .verdict import judged, recording
 
-__all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "listed", "recording", "run"]
+__all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "listed", "recording", "recordings", "run"]

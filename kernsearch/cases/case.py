@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,7 @@ from .. import registry
 from ..device import Device
 from ..errors import ProblemError, SpaceError
 from ..problem import Option
+from . import recordings
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def find(name: str) -> Case:
     return known[name]
 
 
-def listed(found: Iterable[Case]) -> dict[str, Any]:
+def listed(found: Collection[Case]) -> dict[str, Any]:
     """What `case list --json` prints."""
     names = ("name", "op", "claim", "mechanism")
-    return {"cases": [{**{name: getattr(c, name) for name in names}, "backends": list(c.backends)} for c in found]}
+    more = [{"backends": list(c.backends), "recorded": list(recordings.shipped(c.name))} for c in found]
+    told = [{name: getattr(c, name) for name in names} for c in found]
+    return {"cases": [{**one, **other} for one, other in zip(told, more, strict=True)]}

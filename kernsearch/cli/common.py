@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from ..errors import CacheError
-
 
 def problem_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
@@ -78,17 +76,6 @@ def use_space(path: str | None) -> None:
         from ..registry import use_file
 
         use_file(Path(path))
-
-
-def read_json(path: str, part: str) -> dict[str, Any]:
-    """Recorded data with a list called `part`. Raises CacheError in one line for anything else."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CacheError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(found, dict) or not isinstance(found.get(part), list):
-        raise CacheError(f"{path}: want a recording with a list of {part}")
-    return found
 
 
 def progress(quiet: bool) -> Callable[[str], None]:

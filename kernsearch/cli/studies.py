@@ -7,14 +7,20 @@ from typing import Any
 
 import click
 
-from .common import json_option, optional_problem, print_json, progress, read_json, space_option, use_space
+from .common import json_option, optional_problem, print_json, progress, space_option, use_space
 
 
 @click.command()
 @optional_problem
 @space_option
 @json_option
-@click.option("--from", "recorded", default=None, metavar="FILE", help="Print a recorded ladder; nothing is measured.")
+@click.option(
+    "--from",
+    "recorded",
+    default=None,
+    metavar="FILE",
+    help="Print a recorded ladder; nothing is measured. The key of a device takes the one that is shipped.",
+)
 @click.option("--out", default=None, metavar="FILE", help="Write the data there, predictions before measuring.")
 @click.option("--tried", default=6, show_default=True, metavar="N", help="Configs tried of each rung.")
 def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None,
@@ -26,10 +32,11 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
     kernsearch ladder gemm --from recorded.json
     """
     from ..cases import ladder as ladders
+    from ..cases import recordings
     from ..report.cases import print_ladder
 
     if recorded is not None:
-        told = ladders.recording(read_json(recorded, "rungs"))
+        told = ladders.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"))
     else:
         from ..problem import parse_shape
 
@@ -47,7 +54,13 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
 @space_option
 @json_option
 @click.option("--out", default=None, metavar="DIR", help="Write prediction.json and data.json there.")
-@click.option("--from", "recorded", default=None, metavar="FILE", help="Judge recorded data; nothing is measured.")
+@click.option(
+    "--from",
+    "recorded",
+    default=None,
+    metavar="FILE",
+    help="Judge recorded data; nothing is measured. The key of a device takes what is shipped.",
+)
 def case(name: str, device: str, as_json: bool, space_file: str | None, out: str | None, recorded: str | None) -> None:
     """List the case studies, run one, or judge a recording of it.
 
@@ -57,7 +70,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, out: str
     kernsearch case list
     kernsearch case wave-quantization --device cuda --out waves
     """
-    from ..cases import cases, find, judged, listed, recording, run
+    from ..cases import cases, find, judged, listed, recording, recordings, run
     from ..report.cases import print_case, print_list
 
     use_space(space_file)
@@ -67,7 +80,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, out: str
         return
     found = find(name)
     if recorded is not None:
-        told = judged(recording(read_json(recorded, "arms"), name))
+        told = judged(recording(recordings.read(recorded, name, "arms"), name))
     else:
         told = run(found, device=device, out=None if out is None else Path(out), listener=progress(as_json))
     print_json(told) if as_json else print_case(told)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..cases import recordings
 from .tables import table
 from .units import duration, interval
 
@@ -14,8 +15,12 @@ _SAYS = {"loses": "slower", "wins": "faster", "tie": "no different"}
 
 
 def print_list(found: Iterable[Any]) -> None:
-    """Names and claims of cases."""
-    table(("case", "op", "on", "claim"), [(case.name, case.op, ", ".join(case.backends), case.claim) for case in found])
+    """Names and claims of cases, and the devices that a recorded run is shipped of."""
+    rows = [
+        (case.name, case.op, ", ".join(case.backends), ", ".join(recordings.shipped(case.name)) or "-", case.claim)
+        for case in found
+    ]
+    table(("case", "op", "on", "recorded", "claim"), rows)
 
 
 def print_case(data: Mapping[str, Any]) -> None:

@@ -1,0 +1,36 @@
+"""Recorded runs of cases and ladders that are shipped: a folder a device, a file a case or ladder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import CacheError
+from ..records.lookup import shipped_folder
+
+FOLDER = "recordings"
+
+
+def shipped(name: str) -> dict[str, Path]:
+    """Where the recordings of a case (or "ladder-gemm") lie, by the key of the device that they were made on."""
+    return {path.parent.name: path for path in sorted((shipped_folder() / FOLDER).glob(f"*/{name}.json"))}
+
+
+def read(where: str, name: str, part: str) -> dict[str, Any]:
+    """Recorded data with a list called `part`: of a file, or of a device whose recording of `name` is shipped.
+
+    Raises CacheError in one line for anything else.
+    """
+    known = shipped(name)
+    path = known.get(where) or Path(where)
+    if not path.exists() and "/" not in where and not where.endswith(".json"):
+        devices = ", ".join(known) or "none"
+        raise CacheError(f"{where}: want a file, or a device with a shipped recording of {name} ({devices})")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict) or not isinstance(found.get(part), list):
+        raise CacheError(f"{path}: want a recording with a list of {part}")
+    return found
