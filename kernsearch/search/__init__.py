@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .outcome import Ask, Counts, Past
     from .search import Search
 
-SEARCHERS = ("tpe", "random", "local", "exhaustive")
+SEARCHERS = ("expected", "tpe", "random", "local", "exhaustive")
 
 __all__ = ["SEARCHERS", "Ask", "Counts", "Past", "Search"]
 

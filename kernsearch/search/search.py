@@ -12,9 +12,13 @@ from typing import Any, Literal
 from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
 from . import SEARCHERS, lease
+from .expecting import Expecting
+from .guided import Guided
 from .narrowing import domains_of, narrowed, space_hash
 from .outcome import Ask, Counts, Past
-from .searchers import Candidate, Exhaustive, Guided, Local, Pool, Proposal, Random, Searcher, candidate
+from .points import Advice
+from .pool import Candidate, Pool, Proposal, candidate
+from .searchers import Exhaustive, Local, Random, Searcher
 from .study import VARIANT, State, Study, Tpe, Trial
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
@@ -57,6 +61,7 @@ class Search:
         attrs: Mapping[str, Any] | None = None,
         lease_s: float = lease.LEASE_S,
         foresee: Foresee = lambda variant, configs: None,
+        advice: Sequence[Advice] = (),
     ):
         if searcher not in SEARCHERS:
             raise SpaceError(f"searcher {searcher!r}: want one of {', '.join(SEARCHERS)}")
@@ -69,6 +74,7 @@ class Search:
         self.counts = Counts()
         self._keep = keep
         self._opinions: dict[Candidate, str | None] = {}
+        self._advice = tuple(advice)
         self._fix = dict(fix or {})
         self._lease_s = lease_s
         self._narrow = narrowed(self.variants, self._fix, variant)
@@ -216,6 +222,8 @@ class Search:
     # -- proposals
 
     def _make(self, name: str, domains: Mapping[str, tuple[int, ...]], variant: str | None, seed: int) -> Searcher:
+        if name == "expected":
+            return Expecting(self._pool, self._advice)
         if name != "tpe":
             return {"random": Random, "local": Local, "exhaustive": Exhaustive}[name](self._pool)
         fix: dict[str, str | int] = dict(self._fix)
