@@ -2,6 +2,7 @@
 
 from .formats import read
 from .recording import Entry, Recording
+from .restrict import read as restrictions
 from .run import Budget, replay
 
-__all__ = ["Budget", "Entry", "Recording", "read", "replay"]
+__all__ = ["Budget", "Entry", "Recording", "read", "replay", "restrictions"]

@@ -11,6 +11,7 @@ from ..device import Device
 from ..errors import RecordingError
 from ..feasible import FeasibleSpace
 from ..search.pool import Candidate, candidate
+from ..search.transfer import Source
 from ..space import Constraint, Param
 from .restrict import Restriction
 
@@ -81,6 +82,10 @@ class Recording:
         """What the model said of configs, NaN where nothing is recorded."""
         found = (self.entries.get(candidate(variant, config)) for config in configs)
         return [math.nan if e is None or e.predicted_s is None else e.predicted_s for e in found]
+
+    def source(self) -> Source:
+        """What was measured, for another search to learn from. Values that are no numbers keep their places."""
+        return Source(self.name, [(c.variant, c.config, e.seconds) for c, e in self.entries.items() if e.seconds])
 
     def promising(self, count: int) -> list[Candidate]:
         """The candidates of which the model promised most, best first; none where it is not recorded."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from ..errors import Rejected
 from ..measure import quick
-from ..search import Search
+from ..search import Search, transfer
+from ..search.points import Advice
 from ..search.pool import Candidate
+from ..search.transfer import Source
 from .recording import Entry, Recording
 
 SEEDS = 8  # candidates that the model proposes, as many as in `tune`
@@ -56,18 +58,21 @@ def replay(
     seeds: Sequence[int],
     *,
     warm: bool = False,
-    listener: Callable[[int], None] = lambda done: None,
+    sources: Sequence[Source] = (),
+    early_stop: float = 0.0,
 ) -> list[Run]:
     """A search for each seed. `warm`: the first candidates are those that our model promises most of, and the searcher
-    hears what it says of others, where the recording holds it."""
-    runs = []
-    for done, seed in enumerate(seeds):
-        listener(done)
-        runs.append(_one(recording, searcher, budget, seed, warm))
-    return runs
+    hears what it says of others, where the recording holds it. `sources` advise in the same way. A search ends early
+    when it no longer expects to save the share `early_stop` of the time."""
+    advice: list[Advice] = [recording.advice] if warm and recording.predicted else []
+    advice += transfer.advice(sources, recording.spaces)
+    first = [(c.variant, c.config) for c in (recording.promising(SEEDS) if warm else ())]
+    first += transfer.seeds([source.within(recording.spaces) for source in sources])
+    return [_one(recording, searcher, budget, seed, first, advice, early_stop) for seed in seeds]
 
 
-def _one(recording: Recording, searcher: str, budget: Budget, seed: int, warm: bool) -> Run:
+def _one(recording: Recording, searcher: str, budget: Budget, seed: int, first: Sequence[tuple[str, dict[str, int]]],
+         advice: Sequence[Advice], early_stop: float) -> Run:  # fmt: skip
     steps: list[Step] = []
     seen: set[Candidate] = set()
     infeasible = duplicates = 0
@@ -76,11 +81,12 @@ def _one(recording: Recording, searcher: str, budget: Budget, seed: int, warm: b
     fraction = 0.0
     trials = budget.evaluations or len(recording.entries) * 10
     started = time.process_time()
-    advice = [recording.advice] if warm and recording.predicted else []
     with Search(recording.name, recording.spaces, searcher=searcher, seed=seed, trials=trials, advice=advice) as search:
-        for wanted in recording.promising(SEEDS) if warm else ():
-            search.enqueue(wanted.variant, wanted.config, "model")
-        while budget.left(len(steps), spent + search_s) and (ask := search.ask()) is not None:
+        for variant, config in first:
+            search.enqueue(variant, config, "seed")
+        while budget.left(len(steps), spent + search_s) and not search.settled(early_stop):
+            if (ask := search.ask()) is None:
+                break
             duplicates += ask.candidate in seen
             infeasible += recording.spaces[ask.variant].contains(ask.config) is not None
             seen.add(ask.candidate)

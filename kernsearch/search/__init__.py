@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .search import Search
 
 SEARCHERS = ("expected", "tpe", "random", "local", "exhaustive")
+DEFAULT = SEARCHERS[0]
 
-__all__ = ["SEARCHERS", "Ask", "Counts", "Past", "Search"]
+__all__ = ["DEFAULT", "SEARCHERS", "Ask", "Counts", "Past", "Search"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,8 @@ from .points import Advice, Points
 from .pool import Candidate, Pool, Proposal
 from .searchers import Local, Random
 
+EXPECTED = "expected"  # the origin of what was chosen by expectation
+
 _FITTED = 128  # measurements at most that scales are fitted to
 _KNOWN = 192  # measurements at most that predictions rest on: the fastest half, and of the others the latest
 _GROWTH = 1.12  # scales are fitted again when there are so many times more measurements
@@ -39,7 +41,6 @@ class Expecting(Random):
         self.startup, self.every = startup, every
         self.local = Local(pool)
         self.gaussian = Gaussian(self.points.levels, self.points.advice)
-        self.outlook = math.inf
         self._turn = 0
         self._fit_at = 0
         self._drawn: dict[Candidate, None] = {}
@@ -59,7 +60,7 @@ class Expecting(Random):
         if self.every and self._turn % self.every == 0 and (climbed := self.local.climb()) is not None:
             return climbed
         wanted = self._most_promising()
-        return Proposal(wanted, "expected") if wanted else super().propose()
+        return Proposal(wanted, EXPECTED) if wanted else super().propose()
 
     def begun(self, candidate: Candidate, number: int | None) -> None:
         self.local.begun(candidate, number)
@@ -154,9 +155,8 @@ class Expecting(Random):
         return rows
 
     def _candidates(self) -> Iterable[Candidate]:
-        for _ in range(min(_DRAWS, _DRAWN - len(self._drawn))):
-            if (drawn := self.pool.draw()) is not None:
-                self._drawn[drawn] = None
+        if len(self._drawn) < _DRAWN:
+            self._drawn.update(dict.fromkeys(self.pool.some(_DRAWS)))
         for known in [c for c in self._drawn if c in self.pool.known]:
             del self._drawn[known]
         yield from self._drawn

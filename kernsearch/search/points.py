@@ -58,5 +58,12 @@ class Points:
             with np.errstate(divide="ignore", invalid="ignore"):
                 advised = [np.where(np.isfinite(c) & (c > 0), np.log(c), np.nan) for c in columns]
             for i, (wanted, config) in enumerate(zip(group, configs, strict=True)):
-                letters = [self._at[name].get(config.get(name, -1), MISSING) for name in self._at]
+                letters = [_place(at, config.get(name)) for name, at in self._at.items()]
                 self._rows[wanted] = np.array([*letters, *self._variant[variant], *(c[i] for c in advised)])
+
+
+def _place(at: Mapping[int, float], value: int | None) -> float:
+    """The coordinate of a value; one that the domain lacks, as another problem may have, stands at the next."""
+    if value is None:
+        return MISSING
+    return at[value] if value in at else at[min(at, key=lambda known: (abs(known - value), known))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from ..feasible import FeasibleSpace
@@ -12,6 +13,8 @@ from ..feasible import FeasibleSpace
 _NEAR = 24  # feasible candidates that resemble another most are looked at
 _NEAR_STEPS = 1500  # values tried to find them
 _DRAWS = 32  # random draws before the rest of the space is listed
+_GUESSES = 8  # guesses for each random candidate
+_DEAR = 8  # where guesses seldom serve, a random candidate costs as much as so many
 _REFUSED = 200_000  # candidates refused in a row, after which a listing gives up
 
 
@@ -57,6 +60,7 @@ class Pool:
         self.known: dict[Candidate, int] = {}  # to the number of its trial
         self._rest = self._list()
         self._held: list[Candidate] = []
+        self._guessing: dict[str, bool] = {}  # by variant: guesses are often feasible
 
     def fresh(self, wanted: Candidate) -> bool:
         """Not known and not refused; feasible is for the caller to see to."""
@@ -71,6 +75,20 @@ class Pool:
             if config is not None and self.fresh(drawn := candidate(name, config)):
                 return drawn
         return self.next()
+
+    def some(self, count: int) -> list[Candidate]:
+        """Up to `count` random candidates, feasible and not known; whether they are wanted is not looked at. Guessed
+        letter by letter where that often gives feasible ones, which is cheap; else a few are drawn as by `draw`."""
+        name = self.rng.choice(list(self.spaces))
+        space = self.spaces[name]
+        found: list[dict[str, int]] = []
+        if self._guessing.get(name, True):
+            found = list(islice(space.guesses(self.rng, _GUESSES * count), count))
+            self._guessing[name] = 2 * len(found) > count
+        if not self._guessing[name]:
+            drawn = (space.sample(self.rng) for _ in range(max(1, count // _DEAR)))
+            found += [config for config in drawn if config is not None]
+        return [c for config in found if (c := candidate(name, config)) not in self.known]
 
     def next(self) -> Candidate | None:
         """The next candidate in a fixed order; None when no candidate is left."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
 from . import SEARCHERS, lease
-from .expecting import Expecting
+from .expecting import EXPECTED, Expecting
 from .guided import Guided
 from .narrowing import domains_of, narrowed, space_hash
 from .outcome import Ask, Counts, Past
@@ -26,6 +26,7 @@ Foresee = Callable[[str, Sequence[Mapping[str, int]]], None]
 
 SEEDS = 1 << 32  # how many there are
 _SYNC_S = 0.5  # after which others' trials are read again before a candidate is asked for
+_LAST = 10  # choices that are looked at to tell whether more of them promise anything
 _LIVES = 2  # times a candidate is tried again after its process died
 
 
@@ -91,6 +92,7 @@ class Search:
         self._others: dict[int, Candidate] = {}
         self._deaths: Counter[Candidate] = Counter()
         self._queue: deque[tuple[Candidate, str]] = deque()
+        self._outlooks: deque[float] = deque(maxlen=_LAST)
         self._top = -1  # the highest number of a trial that is known
         self._synced = 0.0  # when the study was last read, on the monotonic clock
         found = self._read()
@@ -142,6 +144,11 @@ class Search:
     def left(self) -> int:
         """How many candidates may still be asked."""
         return self.trials - len(self._past) - len(self._mine) - len(self._others)
+
+    def settled(self, gain: float) -> bool:
+        """Each of the last choices was expected to save less than this share of the time; False for searchers that
+        expect nothing."""
+        return len(self._outlooks) == _LAST and max(self._outlooks) < gain
 
     def tell_measured(self, ask: Ask, seconds: float, attrs: Mapping[str, Any] | None = None) -> None:
         """The candidate passed all gates; `seconds` is the median of its measurement."""
@@ -238,7 +245,10 @@ class Search:
             wanted, origin = self._queue.popleft()
             if self._pool.fresh(wanted):
                 return Proposal(wanted, origin)
-        return self._searcher.propose()
+        proposal = self._searcher.propose()
+        if proposal is not None and proposal.origin == EXPECTED:
+            self._outlooks.append(self._searcher.outlook)
+        return proposal
 
     def _refusal(self, wanted: Candidate) -> str | None:
         space = self._narrow.get(wanted.variant)

@@ -6,6 +6,7 @@ propose from the pool: the feasible candidates under the filters of this run tha
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Protocol
 
@@ -13,7 +14,12 @@ from .pool import Candidate, Pool, Proposal
 
 
 class Searcher(Protocol):
-    """Proposes candidates and hears of all trials of the study, whoever made them."""
+    """Proposes candidates and hears of all trials of the study, whoever made them.
+
+    outlook   the share of the best time that the last proposal was expected to save; infinite where nothing is expected
+    """
+
+    outlook: float
 
     def propose(self) -> Proposal | None:
         """None when no candidate is left."""
@@ -36,6 +42,7 @@ class Random:
 
     def __init__(self, pool: Pool):
         self.pool = pool
+        self.outlook = math.inf
 
     def propose(self) -> Proposal | None:
         drawn = self.pool.draw()
