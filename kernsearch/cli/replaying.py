@@ -89,3 +89,28 @@ def replay(
         plot_replay(Path(plot), drawn)
     if as_json:
         print_json({"results": told})
+
+
+@click.command()
+@click.argument("study")
+@click.option("--format", "form", default="jsonl", show_default=True, metavar="FORM", help="t4, csv or jsonl.")
+@click.option(
+    "--storage", default=None, metavar="URL", help="Where the study is.  [default: SQLite in the data folder]"
+)
+@click.option("--out", default=None, metavar="FILE", help="Write there; .gz compresses.  [default: standard output]")
+def export(study: str, form: str, storage: str | None, out: str | None) -> None:
+    """Write the trials of a study for others to replay.
+
+    STUDY is its name, its hash, or any part of the name that only it has. Of the formats, `replay` reads t4 and jsonl;
+    jsonl keeps all that is known of a trial.
+
+    \b
+    kernsearch export "gemm 96x80x64 float32" --format t4 --out trials.json
+    """
+    from ..replay.export import text_of, write
+
+    told = text_of(study, form, storage)
+    if out is None:
+        click.echo(told, nl=False)
+    else:
+        write(Path(out), told)

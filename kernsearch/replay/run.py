@@ -16,6 +16,7 @@ from ..search.pool import Candidate
 from ..search.transfer import Source
 from .recording import Entry, Recording
 
+Wish = tuple[str, dict[str, int]]  # variant, config
 SEEDS = 8  # candidates that the model proposes, as many as in `tune`
 
 
@@ -67,12 +68,15 @@ def replay(
     advice: list[Advice] = [recording.advice] if warm and recording.predicted else []
     advice += transfer.advice(sources, recording.spaces)
     first = [(c.variant, c.config) for c in (recording.promising(SEEDS) if warm else ())]
-    first += transfer.seeds([source.within(recording.spaces) for source in sources])
-    return [_one(recording, searcher, budget, seed, first, advice, early_stop) for seed in seeds]
+    learned = list(transfer.seeds([source.within(recording.spaces) for source in sources]))
+    first += learned[: transfer.FIRST]
+    return [_one(recording, searcher, budget, seed, first, learned, advice, early_stop) for seed in seeds]
 
 
-def _one(recording: Recording, searcher: str, budget: Budget, seed: int, first: Sequence[tuple[str, dict[str, int]]],
-         advice: Sequence[Advice], early_stop: float) -> Run:  # fmt: skip
+def _one(
+    recording: Recording, searcher: str, budget: Budget, seed: int, first: Sequence[Wish], suggested: Sequence[Wish],
+    advice: Sequence[Advice], early_stop: float,
+) -> Run:  # fmt: skip
     steps: list[Step] = []
     seen: set[Candidate] = set()
     infeasible = duplicates = 0
@@ -84,6 +88,8 @@ def _one(recording: Recording, searcher: str, budget: Budget, seed: int, first: 
     with Search(recording.name, recording.spaces, searcher=searcher, seed=seed, trials=trials, advice=advice) as search:
         for variant, config in first:
             search.enqueue(variant, config, "seed")
+        for variant, config in suggested:
+            search.suggest(variant, config)
         while budget.left(len(steps), spent + search_s) and not search.settled(early_stop):
             if (ask := search.ask()) is None:
                 break

@@ -44,6 +44,7 @@ class Expecting(Random):
         self._turn = 0
         self._fit_at = 0
         self._drawn: dict[Candidate, None] = {}
+        self._suggested: dict[Candidate, None] = {}
         self._around: dict[Candidate, list[Candidate]] = {}
 
     @property
@@ -73,6 +74,9 @@ class Expecting(Random):
 
     def wasted(self, proposal: Proposal) -> None:
         self.local.wasted(proposal)
+
+    def suggested(self, candidate: Candidate) -> None:
+        self._suggested[candidate] = None
 
     def _apart(self) -> Candidate | None:
         """Of some random candidates the one that lies farthest from all that is measured or running."""
@@ -160,6 +164,7 @@ class Expecting(Random):
         for known in [c for c in self._drawn if c in self.pool.known]:
             del self._drawn[known]
         yield from self._drawn
+        yield from self._suggested
         timed = sorted((s, c) for c, s in self.seconds.items() if s is not None and c.variant in self.pool.spaces)
         for _, fast in timed[:_FASTEST]:
             yield from self._variations(fast)

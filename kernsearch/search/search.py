@@ -195,6 +195,12 @@ class Search:
         timed = [(p.seconds, p.number, p) for p in self.finished() if p.seconds is not None]
         return min(timed)[2] if timed else None
 
+    def suggest(self, variant: str, config: Mapping[str, int]) -> None:
+        """A candidate, or the feasible one that resembles it most, that is worth a look: it is asked when the searcher
+        comes to expect most of it. Searchers that expect nothing pass over it."""
+        if variant in self._narrow and (near := self._pool.nearest(candidate(variant, {**config, **self._fix}))):
+            self._searcher.suggested(near)
+
     def reconsider(self, wanted: Callable[[Past], bool]) -> None:
         """Forget refusals of earlier runs for which `wanted` is true: the candidates may be asked again."""
         for done, past in list(self._past.items()):

@@ -36,6 +36,9 @@ class Searcher(Protocol):
     def wasted(self, proposal: Proposal) -> None:
         """A proposal was infeasible, unwanted or known."""
 
+    def suggested(self, candidate: Candidate) -> None:
+        """A candidate that somebody thinks worth a look."""
+
 
 class Random:
     """Each candidate as likely as any other of its variant, none twice."""
@@ -52,6 +55,7 @@ class Random:
     def told(self, candidate: Candidate, seconds: float | None) -> None: ...
     def dropped(self, candidate: Candidate) -> None: ...
     def wasted(self, proposal: Proposal) -> None: ...
+    def suggested(self, candidate: Candidate) -> None: ...
 
 
 class Exhaustive(Random):

@@ -17,7 +17,8 @@ from .gaussian import Gaussian
 from .points import Advice, Points
 from .pool import candidate
 
-SEEDS = 20  # candidates that sources propose together
+SEEDS = 32  # candidates that sources propose together
+FIRST = 4  # of which so many are asked before all else, the others when most is expected of them
 _LEAST = 12  # measurements of a source from which it also advises
 _MOST = 192  # measurements of a source that are learned from: the fastest half, the others evenly over the rest
 _STEPS = 30
