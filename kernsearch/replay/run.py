@@ -102,7 +102,7 @@ def _one(
                 search.tell_rejected(ask, entry.gate, entry.reason)
                 spent += entry.benchmark_s
             else:
-                told, share = _looked(entry, best)
+                told, share = looked(entry, best)
                 spent += share * entry.benchmark_s
                 best = told if best is None else min(best, told)
                 search.tell_measured(ask, told)
@@ -130,7 +130,7 @@ class _Taken:
         self.cpu_seconds = self.wait_seconds = (0.0,) * len(seconds)
 
 
-def _looked(entry: Entry, incumbent_s: float | None) -> tuple[float, float]:
+def looked(entry: Entry, incumbent_s: float | None) -> tuple[float, float]:
     """What a quick look says of a candidate, as in `tune`: few samples, fewer when it is hopeless. And the share of
     the recorded samples that it took, at most all."""
     assert entry.seconds is not None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from .gaussian import Gaussian, expected_gain
 from .points import Advice, Points
@@ -15,30 +17,38 @@ from .searchers import Local, Random
 
 EXPECTED = "expected"  # the origin of what was chosen by expectation
 
-_FITTED = 128  # measurements at most that scales are fitted to
-_KNOWN = 192  # measurements at most that predictions rest on: the fastest half, and of the others the latest
-_GROWTH = 1.12  # scales are fitted again when there are so many times more measurements
-_DRAWN = 512  # random candidates that are looked at in every turn; this many are kept
+_FITTED = 96  # measurements at most that scales are fitted to
+_KNOWN = 160  # measurements at most that predictions rest on: the fastest half, and of the others the latest
+_STARTUP = 16  # random candidates at first, at most
+_GROWTH = 1.15  # scales are fitted again when there are so many times more measurements
+_DRAWN = 384  # random candidates that are looked at in every turn; this many are kept
 _DRAWS = 48  # of which so many are drawn in one turn
 _FASTEST = 6  # measured candidates whose variations are looked at
 _CROSSED = 32  # mixtures of two fast ones that are looked at
 _PARENTS = 12
-_CLIMB = 3  # rounds of looking around what promises most
+_CLIMB = 2  # rounds of looking around what promises most
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadpoolController:
+    """Holds BLAS to one thread: the matrices are small, and threads that wait for work burn more than they save."""
+    return ThreadpoolController()
 
 
 class Expecting(Random):
     """Expected improvement over what is measured, with every `every`th proposal a step of a local climb.
 
-    The first `startup` candidates are random ones that lie apart. Later ones are chosen among random candidates,
-    variations of the fastest in one letter, mixtures of fast ones, and variations of the most promising of all these.
-    What runs is taken for as fast as expected, so that several may be asked at once. Refused candidates count as slow
-    as the slowest measured. `outlook` is the share of time that the last choice was expected to save.
+    The first candidates, `startup` and one for each letter but at most 16, are random ones that lie apart. Later ones
+    are chosen among random candidates, variations of the fastest in one letter, mixtures of fast ones, and variations
+    of the most promising of all these. What runs is taken for as fast as expected, so that several may be asked at
+    once. Refused candidates count as slow as the slowest measured. `outlook` is the share of time that the last choice
+    was expected to save.
     """
 
-    def __init__(self, pool: Pool, advice: Sequence[Advice] = (), startup: int = 10, every: int = 0):
+    def __init__(self, pool: Pool, advice: Sequence[Advice] = (), startup: int = 6, every: int = 4):
         super().__init__(pool)
         self.points = Points(pool.spaces, advice)
-        self.startup, self.every = startup, every
+        self.startup, self.every = min(startup + self.points.letters, _STARTUP), every
         self.local = Local(pool)
         self.gaussian = Gaussian(self.points.levels, self.points.advice)
         self._turn = 0
@@ -60,7 +70,8 @@ class Expecting(Random):
         self._turn += 1
         if self.every and self._turn % self.every == 0 and (climbed := self.local.climb()) is not None:
             return climbed
-        wanted = self._most_promising()
+        with _threads().limit(limits=1, user_api="blas"):
+            wanted = self._most_promising()
         return Proposal(wanted, EXPECTED) if wanted else super().propose()
 
     def begun(self, candidate: Candidate, number: int | None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 Array = np.ndarray
 
-_STEPS = 24  # of a fit
+_STEPS = 18  # of a fit
 _LARGEST, _SMALLEST = 1.0, 1e-3  # step of a logarithm
 _SQUARED = 1e-12  # keeps roots differentiable
 _JITTER = 1e-6
@@ -51,7 +51,8 @@ class Gaussian:
     def fit(self, points: Array, values: Array, steps: int = _STEPS) -> None:
         """Scales and weights for these points (n, letters + advice) and values (n,) of mean 0 and spread 1, from the
         last ones on; by the signs of the derivatives, which needs no step size and no line search."""
-        squares = (points[:, None, : self.letters] - points[None, :, : self.letters]) ** 2
+        columns = np.ascontiguousarray(points[:, : self.letters].T)
+        squares = (columns[:, :, None] - columns[:, None, :]) ** 2
         linear = points[:, self.letters :] @ points[:, self.letters :].T
         logs, step, last = self._logs.copy(), np.full(len(self._logs), 0.3), np.zeros(len(self._logs))
         best = np.inf
@@ -92,11 +93,11 @@ class Gaussian:
         n = self.letters
         scales = np.exp(logs[:n])
         joint, single, advice, noise = np.exp(logs[n:])
-        root = np.sqrt(5.0 * (squares @ scales) + _SQUARED)
+        root = np.sqrt(5.0 * np.tensordot(scales, squares, 1) + _SQUARED)
         decay = np.exp(-root)
         together = (1.0 + root + root * root / 3.0) * decay
-        each = np.exp(-squares * scales)
-        alone = each.mean(-1)
+        each = np.exp(squares * -scales[:, None, None])
+        alone = each.mean(0)
         covariance = joint * together + single * alone + advice * linear
         covariance[np.diag_indices_from(covariance)] += noise + _JITTER
         sign, size = np.linalg.slogdet(covariance)
@@ -108,7 +109,8 @@ class Gaussian:
         loss = 0.5 * (values @ weights + size + away @ away)
         slack = inverse - np.outer(weights, weights)
         steep = slack * (joint * -5.0 / 6.0) * (1.0 + root) * decay
-        by_scale = np.tensordot(steep, squares, 2) - (single / n) * np.tensordot(slack, each * squares, 2)
+        flat = squares.reshape(n, -1)
+        by_scale = flat @ steep.ravel() - (single / n) * ((each.reshape(n, -1) * flat) @ slack.ravel())
         slope = 0.5 * np.array(
             [*(by_scale * scales), joint * (slack * together).sum(), single * (slack * alone).sum(),
              advice * (slack * linear).sum(), noise * np.trace(slack)]
