@@ -211,6 +211,9 @@ class Search:
 
     def refresh(self) -> None:
         """Read what other processes have told, and give up what dead ones have left."""
+        if not self._others and self._study.count() == self._top + 1:  # nobody else works on the study
+            self._synced = time.monotonic()
+            return
         self._sync(self._read())
 
     def _read(self) -> list[Trial]:

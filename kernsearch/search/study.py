@@ -147,17 +147,27 @@ class Study:
         trial.datetime_start = now
         trial.datetime_complete = None if state == "running" else now
         with self._guard():
+            if isinstance(backend := self._backend, Storage):
+                return backend.add(self._id, trial)
             id = self._storage.create_new_trial(self._id, trial)
             return id, self._storage.get_trial_number_from_id(id)
+
+    def count(self) -> int | None:
+        """How many trials there are; None where only reading them all would tell."""
+        with self._guard():
+            return backend.count(self._id) if isinstance(backend := self._backend, Storage) else None
+
+    @property
+    def _backend(self) -> Any:
+        return getattr(self._storage, "_backend", None)
 
     def finish(self, id: int, state: State, attrs: Mapping[str, Any], seconds: float | None = None) -> bool:
         """Tell a running trial. False when it was told before, as another process does when a lease has run out."""
         wanted = next(s for s, name in _STATES.items() if name == state)
         values = None if seconds is None else [rounded(seconds)]
-        backend = getattr(self._storage, "_backend", None)
         with self._guard():
             try:
-                if isinstance(backend, Storage):
+                if isinstance(backend := self._backend, Storage):
                     backend.finish(id, wanted, plain(attrs), values)
                     return True
                 for key, value in plain(attrs).items():
