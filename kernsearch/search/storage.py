@@ -39,7 +39,9 @@ class Storage(optuna.storages.RDBStorage):
             connection.execute(select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == study_id).with_for_update())
             told = {"study_id": study_id, "state": trial.state, "datetime_start": trial.datetime_start,
                     "datetime_complete": trial.datetime_complete}  # fmt: skip
-            id = connection.execute(insert(_TRIALS), told).inserted_primary_key[0]
+            written = connection.execute(insert(_TRIALS), told).inserted_primary_key
+            assert written is not None  # for type checkers: it is of one row
+            id = int(written[0])
             of = {"trial_id": id}
             parameters = []
             for name, value in trial.params.items():
