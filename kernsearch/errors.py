@@ -49,6 +49,10 @@ class SpaceError(KernsearchError):
     """A space, variant, parameter or filter is wrong, or leaves nothing to search."""
 
 
+class RecordingError(KernsearchError):
+    """A recorded space or its restrictions cannot be read."""
+
+
 class PeerError(KernsearchError):
     """A library to compare with is unknown or not installed."""
 

@@ -70,7 +70,8 @@ class FeasibleSpace:
         for name in config:
             if name not in self.domains:
                 return f"{name} is not a parameter of this variant"
-        return next((c.reason for c in self.constraints if not self.holds(c, config)), None)
+        broken = self._broken(config)
+        return None if broken is None else broken.reason
 
     def iterate(self) -> Iterator[dict[str, int]]:
         """Every feasible config once, in a fixed order; ends early when none is found for long."""

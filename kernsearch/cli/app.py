@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import KernsearchError, NothingSurvived
-from . import cache, looking, studies, timing, tuning
+from . import cache, looking, replaying, studies, timing, tuning
 from .common import complain
 
 
@@ -35,7 +35,7 @@ def cli() -> None:
 
 for command in (
     tuning.tune, timing.bench, looking.explain, looking.graph, studies.ladder, studies.case, looking.show, cache.cache,
-    looking.doctor,
+    looking.doctor, replaying.replay, replaying.export,
 ):  # fmt: skip
     cli.add_command(command)
 

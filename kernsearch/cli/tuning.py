@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..errors import DeviceError, NothingSurvived, SpaceError
+from ..search import DEFAULT
 from .common import complain, json_option, named_problems, print_json, space_option, use_space, workload_options
 
 
@@ -18,7 +19,9 @@ from .common import complain, json_option, named_problems, print_json, space_opt
     "--trials", default=200, show_default=True, metavar="N", help="Distinct candidates, earlier runs counted."
 )
 @click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="Stop searching after this long.")
-@click.option("--searcher", default="tpe", show_default=True, metavar="NAME", help="tpe, random, local or exhaustive.")
+@click.option(
+    "--searcher", default=DEFAULT, show_default=True, metavar="NAME", help="expected, tpe, random, local or exhaustive."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the random generators.")
 @click.option("--jobs", default=None, type=int, metavar="N", help="Compilers at once.  [default: usable cores]")
 @click.option("--fix", "fixes", multiple=True, metavar="LETTER=VALUE", help="Hold a parameter. May be repeated.")
@@ -32,6 +35,10 @@ from .common import complain, json_option, named_problems, print_json, space_opt
 )
 @click.option("--deterministic", is_flag=True, help="Refuse variants whose result may differ from run to run.")
 @click.option("--no-warm-start", is_flag=True, help="Do not seed the search from the model and earlier records.")
+@click.option("--warm-from", multiple=True, metavar="WHERE",
+              help="Learn from a recording, a record, a device's records or a storage. May be repeated.")  # fmt: skip
+@click.option("--early-stop", default=0.002, show_default=True, metavar="GAIN",
+              help="End when more trials are expected to save less than this share of time; 0: never.")  # fmt: skip
 @click.option(
     "--storage", default=None, metavar="URL", help="Any Optuna storage.  [default: SQLite in the data folder]"
 )

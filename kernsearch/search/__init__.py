@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from .outcome import Ask, Counts, Past
     from .search import Search
 
-SEARCHERS = ("tpe", "random", "local", "exhaustive")
+SEARCHERS = ("expected", "tpe", "random", "local", "exhaustive")
+DEFAULT = SEARCHERS[0]
 
-__all__ = ["SEARCHERS", "Ask", "Counts", "Past", "Search"]
+__all__ = ["DEFAULT", "SEARCHERS", "Ask", "Counts", "Past", "Search"]
 
 
 def __getattr__(name: str) -> Any:

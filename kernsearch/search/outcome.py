@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import GATES
-from .searchers import Candidate, candidate
+from .pool import Candidate, candidate
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,13 @@ from typing import Any, Literal
 from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
 from . import SEARCHERS, lease
+from .expecting import EXPECTED, Expecting
+from .guided import Guided
 from .narrowing import domains_of, narrowed, space_hash
 from .outcome import Ask, Counts, Past
-from .searchers import Candidate, Exhaustive, Guided, Local, Pool, Proposal, Random, Searcher, candidate
+from .points import Advice
+from .pool import Candidate, Pool, Proposal, candidate
+from .searchers import Exhaustive, Local, Random, Searcher
 from .study import VARIANT, State, Study, Tpe, Trial
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
@@ -22,6 +26,7 @@ Foresee = Callable[[str, Sequence[Mapping[str, int]]], None]
 
 SEEDS = 1 << 32  # how many there are
 _SYNC_S = 0.5  # after which others' trials are read again before a candidate is asked for
+_LAST = 10  # choices that are looked at to tell whether more of them promise anything
 _LIVES = 2  # times a candidate is tried again after its process died
 
 
@@ -57,6 +62,7 @@ class Search:
         attrs: Mapping[str, Any] | None = None,
         lease_s: float = lease.LEASE_S,
         foresee: Foresee = lambda variant, configs: None,
+        advice: Sequence[Advice] = (),
     ):
         if searcher not in SEARCHERS:
             raise SpaceError(f"searcher {searcher!r}: want one of {', '.join(SEARCHERS)}")
@@ -69,6 +75,7 @@ class Search:
         self.counts = Counts()
         self._keep = keep
         self._opinions: dict[Candidate, str | None] = {}
+        self._advice = tuple(advice)
         self._fix = dict(fix or {})
         self._lease_s = lease_s
         self._narrow = narrowed(self.variants, self._fix, variant)
@@ -85,6 +92,7 @@ class Search:
         self._others: dict[int, Candidate] = {}
         self._deaths: Counter[Candidate] = Counter()
         self._queue: deque[tuple[Candidate, str]] = deque()
+        self._outlooks: deque[float] = deque(maxlen=_LAST)
         self._top = -1  # the highest number of a trial that is known
         self._synced = 0.0  # when the study was last read, on the monotonic clock
         found = self._read()
@@ -137,6 +145,11 @@ class Search:
         """How many candidates may still be asked."""
         return self.trials - len(self._past) - len(self._mine) - len(self._others)
 
+    def settled(self, gain: float) -> bool:
+        """Each of the last choices was expected to save less than this share of the time; False for searchers that
+        expect nothing."""
+        return len(self._outlooks) == _LAST and max(self._outlooks) < gain
+
     def tell_measured(self, ask: Ask, seconds: float, attrs: Mapping[str, Any] | None = None) -> None:
         """The candidate passed all gates; `seconds` is the median of its measurement."""
         if not (math.isfinite(seconds) and seconds > 0):
@@ -182,6 +195,12 @@ class Search:
         timed = [(p.seconds, p.number, p) for p in self.finished() if p.seconds is not None]
         return min(timed)[2] if timed else None
 
+    def suggest(self, variant: str, config: Mapping[str, int]) -> None:
+        """A candidate, or the feasible one that resembles it most, that is worth a look: it is asked when the searcher
+        comes to expect most of it. Searchers that expect nothing pass over it."""
+        if variant in self._narrow and (near := self._pool.nearest(candidate(variant, {**config, **self._fix}))):
+            self._searcher.suggested(near)
+
     def reconsider(self, wanted: Callable[[Past], bool]) -> None:
         """Forget refusals of earlier runs for which `wanted` is true: the candidates may be asked again."""
         for done, past in list(self._past.items()):
@@ -192,6 +211,9 @@ class Search:
 
     def refresh(self) -> None:
         """Read what other processes have told, and give up what dead ones have left."""
+        if not self._others and self._study.count() == self._top + 1:  # nobody else works on the study
+            self._synced = time.monotonic()
+            return
         self._sync(self._read())
 
     def _read(self) -> list[Trial]:
@@ -216,6 +238,8 @@ class Search:
     # -- proposals
 
     def _make(self, name: str, domains: Mapping[str, tuple[int, ...]], variant: str | None, seed: int) -> Searcher:
+        if name == "expected":
+            return Expecting(self._pool, self._advice)
         if name != "tpe":
             return {"random": Random, "local": Local, "exhaustive": Exhaustive}[name](self._pool)
         fix: dict[str, str | int] = dict(self._fix)
@@ -230,7 +254,10 @@ class Search:
             wanted, origin = self._queue.popleft()
             if self._pool.fresh(wanted):
                 return Proposal(wanted, origin)
-        return self._searcher.propose()
+        proposal = self._searcher.propose()
+        if proposal is not None and proposal.origin == EXPECTED:
+            self._outlooks.append(self._searcher.outlook)
+        return proposal
 
     def _refusal(self, wanted: Candidate) -> str | None:
         space = self._narrow.get(wanted.variant)

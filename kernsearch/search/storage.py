@@ -1,6 +1,7 @@
 """Optuna's relational storage with a few statements for a trial, where it takes several for each parameter of it.
 
-The tables and what is in them are Optuna's own.
+The tables and what is in them are Optuna's own. Statements are SQLAlchemy's core, without its objects, which take most
+of the time that a trial takes.
 """
 
 from __future__ import annotations
@@ -13,59 +14,79 @@ from typing import Any
 import optuna
 from optuna.distributions import distribution_to_json
 from optuna.storages._rdb import models
-from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import Connection, Table, func, insert, select, update
+
+_STUDIES: Any = models.StudyModel.__table__
+_TRIALS: Any = models.TrialModel.__table__
+_PARAMS: Any = models.TrialParamModel.__table__
+_ATTRS: Any = models.TrialUserAttributeModel.__table__
+_SYSTEM: Any = models.TrialSystemAttributeModel.__table__
+_VALUES: Any = models.TrialValueModel.__table__
 
 
 class Storage(optuna.storages.RDBStorage):
     """As its base, but quicker to write a whole trial and to finish one."""
 
-    def _get_prepared_new_trial(self, study_id: int, template_trial: FrozenTrial | None, session: Any) -> Any:
-        if template_trial is None:
-            return super()._get_prepared_new_trial(study_id, template_trial, session)
-        trial = models.TrialModel(
-            study_id=study_id,
-            number=None,
-            state=template_trial.state,
-            datetime_start=template_trial.datetime_start,
-            datetime_complete=template_trial.datetime_complete,
-        )
-        session.add(trial)
-        session.flush()  # now it has its id
-        of: dict[str, Any] = {"trial_id": trial.trial_id}
-        parameters = []
-        for name, value in template_trial.params.items():
-            choices = template_trial.distributions[name]
-            told = {"param_value": choices.to_internal_repr(value), "distribution_json": distribution_to_json(choices)}
-            parameters.append({**of, "param_name": name, **told})
-        _insert(session, models.TrialParamModel, parameters)
-        _insert(session, models.TrialUserAttributeModel, _rows(of, template_trial.user_attrs))
-        _insert(session, models.TrialSystemAttributeModel, _rows(of, template_trial.system_attrs))
-        _insert(session, models.TrialValueModel, _values(of, template_trial.values))
-        trial.number = trial.count_past_trials(session)
-        return trial
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._texts: dict[str, str] = {}  # of distributions, by parameter
+
+    def add(self, study_id: int, trial: FrozenTrial) -> tuple[int, int]:
+        """Write a trial in one transaction; its id and number."""
+        with self.engine.begin() as connection:
+            # Numbers are counted, so whoever writes a trial holds the study until it has its number.
+            connection.execute(select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == study_id).with_for_update())
+            told = {"study_id": study_id, "state": trial.state, "datetime_start": trial.datetime_start,
+                    "datetime_complete": trial.datetime_complete}  # fmt: skip
+            written = connection.execute(insert(_TRIALS), told).inserted_primary_key
+            assert written is not None  # for type checkers: it is of one row
+            id = int(written[0])
+            of = {"trial_id": id}
+            parameters = []
+            for name, value in trial.params.items():
+                choices = trial.distributions[name]
+                if name not in self._texts:
+                    self._texts[name] = distribution_to_json(choices)
+                kept = {"param_value": choices.to_internal_repr(value), "distribution_json": self._texts[name]}
+                parameters.append({**of, "param_name": name, **kept})
+            _insert(connection, _PARAMS, parameters)
+            _insert(connection, _ATTRS, _rows(of, trial.user_attrs))
+            _insert(connection, _SYSTEM, _rows(of, trial.system_attrs))
+            _insert(connection, _VALUES, _values(of, trial.values))
+            earlier = (_TRIALS.c.study_id == study_id) & (_TRIALS.c.trial_id < id)
+            number = connection.execute(select(func.count()).select_from(_TRIALS).where(earlier)).scalar_one()
+            connection.execute(update(_TRIALS).where(_TRIALS.c.trial_id == id).values(number=number))
+        return id, number
+
+    def count(self, study_id: int) -> int:
+        """How many trials a study has."""
+        with self.engine.connect() as connection:
+            wanted = select(func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == study_id)
+            return int(connection.execute(wanted).scalar_one())
 
     def finish(
         self, trial_id: int, state: TrialState, attrs: Mapping[str, Any], values: Sequence[float] | None
     ) -> None:
         """Attributes, values and state of a running trial in one transaction. Raises UpdateFinishedTrialError."""
-        model = models.TrialUserAttributeModel
-        with _create_scoped_session(self.scoped_session) as session:
-            trial: Any = models.TrialModel.find_or_raise_by_id(trial_id, session, for_update=True)
-            self.check_trial_is_updatable(trial_id, trial.state)
-            of = {"trial_id": trial_id}
-            known = {key for (key,) in session.query(model.key).filter(model.trial_id == trial_id)}
+        with self.engine.begin() as connection:
+            # The state comes first: whoever changes it holds the trial, and it is changed from "running" once only.
+            running = (_TRIALS.c.trial_id == trial_id) & _TRIALS.c.state.in_([TrialState.RUNNING, TrialState.WAITING])
+            done = update(_TRIALS).where(running).values(state=state, datetime_complete=datetime.now())
+            if connection.execute(done).rowcount == 0:
+                raise optuna.exceptions.UpdateFinishedTrialError(f"trial {trial_id} is finished or unknown")
+            known = set(connection.execute(select(_ATTRS.c.key).where(_ATTRS.c.trial_id == trial_id)).scalars())
             for key in attrs.keys() & known:
-                self._set_trial_attr_without_commit(session, model, trial_id, key, attrs[key])
-            _insert(session, model, _rows(of, {key: value for key, value in attrs.items() if key not in known}))
-            _insert(session, models.TrialValueModel, _values(of, values))
-            trial.state = state
-            trial.datetime_complete = datetime.now()
+                this = (_ATTRS.c.trial_id == trial_id) & (_ATTRS.c.key == key)
+                connection.execute(update(_ATTRS).where(this).values(value_json=json.dumps(attrs[key])))
+            of = {"trial_id": trial_id}
+            _insert(connection, _ATTRS, _rows(of, {key: value for key, value in attrs.items() if key not in known}))
+            _insert(connection, _VALUES, _values(of, values))
 
 
-def _insert(session: Any, model: Any, rows: list[dict[str, Any]]) -> None:
+def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     if rows:
-        session.bulk_insert_mappings(model, rows)
+        connection.execute(insert(table), rows)
 
 
 def _rows(of: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[dict[str, Any]]:

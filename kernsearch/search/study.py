@@ -14,7 +14,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -65,6 +65,39 @@ class Trial:
     lease: object  # who works on it: what `add` and `renew` were given
 
 
+def _trial(t: optuna.trial.FrozenTrial) -> Trial:
+    config = {name: value for name, value in t.params.items() if name != VARIANT}
+    return Trial(
+        t._trial_id, t.number, _STATES[t.state], t.params[VARIANT], config, t.values[0] if t.values else None,
+        t.user_attrs, t.datetime_start, t.system_attrs.get(_LEASE),
+    )  # fmt: skip
+
+
+class Studies:
+    """The studies of a storage, to look at. Raises StorageError for a storage that cannot be read."""
+
+    def __init__(self, url: str):
+        self.url = url
+        if "://" not in url and not os.path.isfile(url):
+            raise StorageError(f"storage {url!r}: want an SQLite file, a journal ending in .log, or an Optuna URL")
+        with _guarded(url, ValueError, RuntimeError, KeyError), _quiet():
+            self._storage = _open(url)
+            found = optuna.get_all_study_names(self._storage)
+        self.names: list[str] = sorted(found)
+
+    def trials(self, name: str) -> list[Trial]:
+        """All trials of a study, by number."""
+        with _guarded(self.url, KeyError):
+            id = self._storage.get_study_id_from_name(name)
+            frozen = self._storage.get_all_trials(id, deepcopy=False)
+        return [_trial(t) for t in frozen if t.state in _STATES and VARIANT in t.params]
+
+    def attrs(self, name: str) -> dict[str, Any]:
+        """What was written of a study, such as its problem and device."""
+        with _guarded(self.url, KeyError):
+            return dict(self._storage.get_study_user_attrs(self._storage.get_study_id_from_name(name)))
+
+
 class Study:
     """The durable study of one problem on one device. Raises StorageError in one line when its storage fails.
 
@@ -96,15 +129,7 @@ class Study:
         """All trials but those whose number is in `skip`, by number."""
         with self._guard():
             frozen = self._storage.get_all_trials(self._id, deepcopy=False)
-        return [
-            Trial(
-                t._trial_id, t.number, _STATES[t.state], t.params[VARIANT],
-                {k: v for k, v in t.params.items() if k != VARIANT}, t.values[0] if t.values else None,
-                t.user_attrs, t.datetime_start, t.system_attrs.get(_LEASE),
-            )
-            for t in frozen
-            if t.number not in skip and t.state in _STATES and VARIANT in t.params
-        ]  # fmt: skip
+        return [_trial(t) for t in frozen if t.number not in skip and t.state in _STATES and VARIANT in t.params]
 
     def add(self, variant: str, config: Mapping[str, int], state: State, attrs: Mapping[str, Any],
             seconds: float | None = None, lease: str = "") -> tuple[int, int]:  # fmt: skip
@@ -122,17 +147,27 @@ class Study:
         trial.datetime_start = now
         trial.datetime_complete = None if state == "running" else now
         with self._guard():
+            if isinstance(backend := self._backend, Storage):
+                return backend.add(self._id, trial)
             id = self._storage.create_new_trial(self._id, trial)
             return id, self._storage.get_trial_number_from_id(id)
+
+    def count(self) -> int | None:
+        """How many trials there are; None where only reading them all would tell."""
+        with self._guard():
+            return backend.count(self._id) if isinstance(backend := self._backend, Storage) else None
+
+    @property
+    def _backend(self) -> Any:
+        return getattr(self._storage, "_backend", None)
 
     def finish(self, id: int, state: State, attrs: Mapping[str, Any], seconds: float | None = None) -> bool:
         """Tell a running trial. False when it was told before, as another process does when a lease has run out."""
         wanted = next(s for s, name in _STATES.items() if name == state)
         values = None if seconds is None else [rounded(seconds)]
-        backend = getattr(self._storage, "_backend", None)
         with self._guard():
             try:
-                if isinstance(backend, Storage):
+                if isinstance(backend := self._backend, Storage):
                     backend.finish(id, wanted, plain(attrs), values)
                     return True
                 for key, value in plain(attrs).items():
@@ -157,12 +192,17 @@ class Study:
             if engine is not None:
                 engine.dispose()
 
-    @contextmanager
-    def _guard(self, *also: type[Exception]) -> Iterator[None]:
-        try:
-            yield
-        except (*_BROKEN, *also) as error:
-            raise StorageError(f"storage {_shown(self.url)!r}: {_cause(error)}") from error
+    def _guard(self, *also: type[Exception]) -> AbstractContextManager[None]:
+        return _guarded(self.url, *also)
+
+
+@contextmanager
+def _guarded(url: str | None, *also: type[Exception]) -> Iterator[None]:
+    """Turns what a storage raises into a StorageError of one line."""
+    try:
+        yield
+    except (*_BROKEN, *also) as error:
+        raise StorageError(f"storage {_shown(url)!r}: {_cause(error)}") from error
 
 
 class _Sampler(optuna.samplers.TPESampler):

@@ -148,6 +148,24 @@ class Prospects:
         self.foresee(variant, [config])
         return self._seconds[Candidate.of(variant, config)]
 
+    def predicted_s(self, candidate: Candidate) -> float:
+        """Seconds that the model expects."""
+        return self._predicted_s(candidate.variant, dict(candidate.config))
+
+    def expected(self, variant: str, configs: Sequence[Mapping[str, int]]) -> list[float]:
+        """Seconds that the model expects of configs of a variant."""
+        self.foresee(variant, configs)
+        return [self._seconds[Candidate.of(variant, config)] for config in configs]
+
+    @property
+    def floor_s(self) -> float:
+        """The least time that arithmetic and memory allow: the larger of operations by the dtype's peak and bytes by
+        the copy rate."""
+        arrays = operands(self.op.root(self.problem))
+        moved = sum(launch.itemsize(o.dtype) * prod(evaluate(e, self.sizes) for e in o.extents) for o in arrays)
+        peak = self._ceilings.flops.get(self.problem.dtype, max(self._ceilings.flops.values()))
+        return max(self.op.flops(self.problem) / peak, moved / self._ceilings.copy)
+
     def foresee(self, variant: str, configs: Sequence[Mapping[str, int]]) -> None:
         """Predict these configs together, as `unwanted` will be asked about them one by one."""
         fresh = {c: config for config in configs if (c := Candidate.of(variant, config)) not in self._seconds}

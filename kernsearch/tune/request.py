@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import SpaceError, StorageError
+from ..search import DEFAULT, SEARCHERS
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Request:
 
     trials: int = 200
     timeout: float = 120.0  # seconds
-    searcher: str = "tpe"
+    searcher: str = DEFAULT
     seed: int = 0
     jobs: int | None = None
     fix: dict[str, int] = field(default_factory=dict)
@@ -23,20 +24,22 @@ class Request:
     max_workspace: int | None = None  # bytes
     deterministic: bool = False
     warm_start: bool = True
+    warm_from: tuple[str, ...] = ()  # recordings, records or studies to learn from, besides what is found by itself
+    early_stop: float = 0.002  # share of the time; 0 never ends a search early
     storage: str | None = None
     compile_timeout: float = 20.0  # seconds
     run_timeout: float = 10.0  # seconds
 
     def check(self) -> None:
         """Raise SpaceError or StorageError for what makes no sense."""
-        from ..search import SEARCHERS
-
         if self.searcher not in SEARCHERS:
             raise SpaceError(f"searcher {self.searcher!r}: want one of {', '.join(SEARCHERS)}")
         for name in ("trials", "timeout", "compile_timeout", "run_timeout"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise SpaceError(f"--{name.replace('_', '-')} {value}: want a number above 0")
+        if not 0 <= self.early_stop < 1:
+            raise SpaceError(f"--early-stop {self.early_stop}: want a share of the time, from 0 to below 1")
         if self.storage == "":
             raise StorageError("--storage '': want an Optuna storage URL or a path")
         if self.jobs is not None and self.jobs < 1:

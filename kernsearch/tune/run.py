@@ -29,9 +29,10 @@ def tune(
     shape       sizes in the op's order; gemm: (M, N, K)
     dtype       default: the backend's first (float32 on the CPU)
     layout, epilogue   of the op, when it has them; gemm: layout "nn", epilogue "none"
-    how         trials=200, timeout=120.0 (seconds), seed=0, searcher="tpe", jobs, fix, variant, max_workspace (bytes),
-                deterministic, warm_start, storage, compile_timeout, run_timeout (seconds); see `Request`. `space` is a
-                Python file with more ops or templates. Further names are options of the op.
+    how         trials=200, timeout=120.0 (seconds), seed=0, searcher="expected", jobs, fix, variant, max_workspace
+                (bytes), deterministic, warm_start, warm_from, early_stop, storage, compile_timeout, run_timeout
+                (seconds); see `Request`. `space` is a Python file with more ops or templates. Further names are options
+                of the op.
 
     Raises ProblemError, DeviceError, CompilerError, SpaceError, StorageError or CacheError for a request that cannot
     be met, and NothingSurvived when no candidate passes the gates.

@@ -27,8 +27,10 @@ from ..model import ceilings
 from ..plan import Plan
 from ..problem import Problem
 from ..records import lookup
-from ..search import Ask, Past, Search
+from ..search import DEFAULT, Ask, Past, Search, transfer
+from ..search.points import Advice
 from ..space import Op
+from . import sources
 from .compiling import Compiling, Outcome
 from .interrupts import Interrupts
 from .memory import give_back
@@ -38,6 +40,7 @@ from .request import Request
 
 SEEDS = 8  # candidates that the model proposes, the default included
 NEIGHBOURS = 4  # records of nearby shapes whose configs are tried
+NEAR_FLOOR = 1.02  # times the least time that the device allows: nothing is left to find
 COMPILES_PER_JOB = 2  # candidates in a batch, for each compiler that may run
 COMPILES_AHEAD = 1  # the same where the next batch is compiled before anything is known of this one
 
@@ -95,18 +98,23 @@ class Session:
             self.prospects.plan, self.backend, self.device, self.jobs, self.request.compile_timeout
         )
         self._stack.callback(self.compiling.stop)
+        storage = self.request.storage or str(settings.get().data_dir() / "studies.db")
+        self.sources = sources.named(self.problem, self.device, self.store, self.request.warm_from)
+        if self.request.warm_start:
+            self.sources += sources.found(self.problem, self.device, storage)
         self.search = self._stack.enter_context(
             Search(
                 f"{self.problem.key} {self.device.key}",
                 self.prospects.spaces,
                 searcher=self.request.searcher,
                 seed=self.request.seed,
-                storage=self.request.storage or str(settings.get().data_dir() / "studies.db"),
+                storage=storage,
                 trials=self.request.trials,
                 fix=self.request.fix,
                 variant=self.request.variant,
                 keep=self.prospects.unwanted,
                 foresee=self.prospects.foresee,
+                advice=self._advice(),
                 identity=(toolchain.id, *self.prospects.tokens()),
                 attrs={"problem": self.problem.key, "device": self.device.key, "compiler": toolchain.id},
             )
@@ -132,6 +140,11 @@ class Session:
                 seed=self.request.seed,
             )
         )
+
+    def _advice(self) -> list[Advice]:
+        """Who tells the searcher what to expect: the model, unless it must not, and measurements of other problems."""
+        model: list[Advice] = [self.prospects.expected] if self.request.warm_start else []
+        return model + transfer.advice(self.sources, self.prospects.spaces)
 
     def _had_less_time(self, past: Past) -> bool:
         limits = {"compile": self.request.compile_timeout, "execution": self.request.run_timeout}
@@ -178,6 +191,19 @@ class Session:
                 self.search.enqueue(record.variant, record.config, "record")
             for candidate in more:
                 self.search.enqueue(candidate.variant, dict(candidate.config), "model")
+        told = [source.within(self.search.searched) for source in self.sources]
+        for number, (variant, config) in enumerate(transfer.seeds(told)):
+            if number < transfer.FIRST or self.request.searcher != DEFAULT:
+                self.search.enqueue(variant, config, "learned")
+            self.search.suggest(variant, config)
+
+    @property
+    def settled(self) -> bool:
+        """More trials promise nothing: little is expected of them, or the best is as fast as the device allows."""
+        if not self.request.early_stop:
+            return False
+        near = self.best is not None and self.best[0] < NEAR_FLOOR * self.prospects.floor_s
+        return near or self.search.settled(self.request.early_stop)
 
     @property
     def _over(self) -> bool:
@@ -193,6 +219,9 @@ class Session:
             if not batch:
                 return
             yield batch
+            if self.settled:
+                self.note(f"ended early after {self.search.counts.measured} measurements: more promise nothing")
+                return
             wanted = (COMPILES_PER_JOB if self.backend.host_memory else COMPILES_AHEAD) * self.jobs + 1
 
     def _try(self, batch: list[Ask], outcomes: list[Outcome]) -> None:
@@ -200,19 +229,24 @@ class Session:
             if self._over and self.best is not None:
                 self.search.abandon(ask)
                 continue
+            began = time.monotonic()
             try:
                 passed = self._gated(candidate, outcome, thorough=False)
+                gated = time.monotonic()
                 timer = self.bench.timer(passed.plan, passed.compiled)
                 seconds = quick(timer, incumbent_s=self.best[0] if self.best else None).median_s
             except Rejected as refusal:
                 self.refuse(refusal)
                 limit = {} if refusal.limit_s is None else {"limit_s": refusal.limit_s}
-                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason, limit)
+                took = {"verify_s": time.monotonic() - began, "predicted_s": self.prospects.predicted_s(candidate)}
+                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason, {**limit, **took})
             else:
                 self._default_s = self._default_s or seconds
                 if self.best is None or seconds < self.best[0]:
                     self.best = (seconds, candidate)
-                self.search.tell_measured(ask, seconds, self._attributes(seconds, passed.compiled))
+                took = {"verify_s": gated - began, "benchmark_s": time.monotonic() - gated,
+                        "predicted_s": self.prospects.predicted_s(candidate)}  # fmt: skip
+                self.search.tell_measured(ask, seconds, {**self._attributes(seconds, passed.compiled), **took})
             self.step(candidate.variant)
 
     def _attributes(self, seconds: float, objects: tuple[Compiled, ...]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_all_of_several_variants_is_found_when_trials_allow(searcher):
         assert search.best().seconds == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize("searcher", ["tpe", "local"])
+@pytest.mark.parametrize("searcher", ["expected", "tpe", "local"])
 def test_guided_searchers_find_the_best_of_a_smooth_space_early(searcher):
     with Search("toy", variants(), searcher=searcher, trials=70) as search:
         work(search)
@@ -116,7 +116,7 @@ def test_infeasible_suggestions_cost_a_reason_and_no_candidate():
             {},
         )
     }
-    with Search("toy", sparse, trials=40) as search:
+    with Search("toy", sparse, searcher="tpe", trials=40) as search:
         while (ask := search.ask()) is not None:
             search.tell_measured(ask, 1 + ask.config["BM"])
         assert search.counts.measured == 40
@@ -129,7 +129,7 @@ def test_infeasible_suggestions_cost_a_reason_and_no_candidate():
 
 
 def test_a_duplicate_is_told_with_the_trial_it_repeats():
-    with Search("toy", one_variant(*range(20)), trials=20) as search:
+    with Search("toy", one_variant(*range(20)), searcher="tpe", trials=20) as search:
         work(search)
         repeats = [t for t in search._study.trials() if t.attrs["status"] == "duplicate"]
         assert len(repeats) == search.counts.duplicates > 0
@@ -193,7 +193,7 @@ def test_what_is_not_kept_is_never_asked_and_distributions_stay_whole(searcher):
         ({"keep": lambda v, c: "too hungry"}, r"no candidate is left to search; tile: too hungry"),
         ({"seed": -1}, r"seed -1: want a whole number from 0 to 4294967295"),
         ({"seed": 1 << 32}, r"seed 4294967296: want a whole number from 0 to 4294967295"),
-        ({"searcher": "oracle"}, r"searcher 'oracle': want one of tpe, random, local, exhaustive"),
+        ({"searcher": "oracle"}, r"searcher 'oracle': want one of expected, tpe, random, local, exhaustive"),
         ({"trials": 0}, r"trials 0: want at least 1"),
     ],
 )

@@ -1,0 +1,186 @@
+"""Reading recordings: Kernel Tuner's cache, T4, and our own export; plain or compressed by gzip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import RecordingError
+from ..search.pool import Candidate, candidate
+from .recording import ALONE, Entry, Recording
+from .restrict import Restriction
+
+VARIANT = "variant"
+EXPORT = "kernsearch trials 1"  # what the first line of our own export says of its format
+_MS = 1e-3
+_INFEASIBLE = ("InvalidConfig", "constraints")  # what their writers call points that no hardware was asked about
+_GATES = {"CompilationFailedConfig": "compile", "compile": "compile", "RuntimeFailedConfig": "execution",
+          "runtime": "execution", "timeout": "execution", "correctness": "correctness"}  # fmt: skip
+
+Row = tuple[dict[str, Any], Entry]  # values of parameters, and what came of them
+
+
+def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recording:
+    """The recording in a file, whose format is found out. Raises RecordingError in one line."""
+    text = _text(Path(path))
+    if not text.strip():
+        raise RecordingError(f"{path}: is empty, want a recording")
+    try:
+        first = json.loads(text.lstrip().splitlines()[0])
+    except ValueError:
+        first = None
+    try:
+        if isinstance(first, dict) and first.get("format") == EXPORT:
+            rows = _ours(str(path), text)
+        else:
+            rows = _theirs(str(path), _json(str(path), text))
+        return _recording(str(path), rows, restrictions)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"{path}: is no recording ({type(error).__name__}: {error})") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return data.decode("utf-8")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or ("it is truncated" if isinstance(error, EOFError) else error)
+        raise RecordingError(f"{path}: cannot be read ({reason})") from error
+    except UnicodeDecodeError as error:
+        raise RecordingError(f"{path}: is no recording (not text)") from error
+
+
+def _json(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        at_end = getattr(error, "pos", 0) >= len(text.rstrip()) - 1 or "Unterminated" in str(error)
+        raise RecordingError(f"{path}: {'is truncated' if at_end else 'is no JSON'} ({error})") from error
+
+
+def _theirs(path: str, data: Any) -> list[Row]:
+    if isinstance(data, dict) and isinstance(data.get("cache"), dict):
+        return list(_kernel_tuner(path, data))
+    if isinstance(data, dict) and isinstance(data.get("results"), list) and "schema_version" in data:
+        return list(_t4(path, data["results"]))
+    raise RecordingError(f"{path}: want a cache of Kernel Tuner, T4, or what `kernsearch export` writes")
+
+
+def _kernel_tuner(path: str, data: Mapping[str, Any]) -> Iterable[Row]:
+    """Times are milliseconds; a string instead of a time names what went wrong."""
+    if (objective := data.get("objective", "time")) != "time":
+        raise RecordingError(f"{path}: its objective is {objective!r}, want time")
+    letters = data.get("tune_params_keys") or list(data["tune_params"])
+    for point in data["cache"].values():
+        told = point.get("time")
+        if told in _INFEASIBLE:
+            continue
+        took = [_number(point.get(name), 0.0) * _MS for name in ("compile_time", "verification_time", "benchmark_time")]
+        yield {name: point[name] for name in letters}, _entry(told, point.get("times") or (), _MS, took, str(told))
+
+
+def _t4(path: str, results: Sequence[Any]) -> Iterable[Row]:
+    """As Kernel Tuner writes it: times of a result in milliseconds, the measurement that is the objective in `unit`."""
+    for result in results:
+        if result.get("invalidity", "correct") in _INFEASIBLE:
+            continue
+        found = {m["name"]: m for m in result.get("measurements", ())}
+        objective = (result.get("objectives") or ["time"])[0]
+        if objective not in found and result.get("invalidity", "correct") == "correct":
+            raise RecordingError(f"{path}: a result lacks its objective {objective!r} among its measurements")
+        measured = found.get(objective, {})
+        unit = {"s": 1.0, "ms": _MS, "us": 1e-6, "ns": 1e-9, "": _MS, None: _MS}.get(measured.get("unit", "ms"))
+        if unit is None:
+            raise RecordingError(f"{path}: objective {objective!r} in {measured.get('unit')!r}, want a time")
+        times = result.get("times", {})
+        took = [_number(times.get(name), 0.0) * _MS for name in ("compilation", "validation", "benchmark")]
+        valid = result.get("invalidity", "correct")
+        told = measured.get("value") if valid == "correct" else valid
+        predicted = _number(found.get("predicted", {}).get("value"), math.nan)
+        scale = unit / _MS
+        entry = _entry(told if isinstance(told, str) else _number(told, math.nan) * scale, times.get("runtimes") or (),
+                       _MS, took, str(valid), predicted * _MS)  # fmt: skip
+        yield dict(result["configuration"]), entry
+
+
+def _ours(path: str, text: str) -> list[Row]:
+    rows: list[Row] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            told = json.loads(line)
+        except ValueError as error:
+            what = "is truncated" if number == len(lines) else "is no JSON"
+            raise RecordingError(f"{path}: line {number} {what} ({error})") from error
+        took = [_number(told.get(name), 0.0) for name in ("compile_s", "verify_s", "benchmark_s")]
+        seconds = told["seconds"] if told["status"] == "measured" else told.get("gate") or "execution"
+        entry = _entry(seconds, told.get("samples_s") or (), 1.0, took, str(told.get("reason") or ""),
+                       _number(told.get("predicted_s"), math.nan))  # fmt: skip
+        rows.append(({VARIANT: told["variant"], **told["config"]}, entry))
+    return rows
+
+
+def _entry(told: Any, samples: Iterable[Any], unit: float, took: Sequence[float], reason: str,
+           predicted_s: float = math.nan) -> Entry:  # fmt: skip
+    predicted = predicted_s if math.isfinite(predicted_s) and predicted_s > 0 else None
+    compile_s, verify_s, benchmark_s = took
+    seconds = _number(told, math.nan) * unit
+    if math.isfinite(seconds) and seconds > 0:
+        runs = tuple(s * unit for each in samples if (s := _number(each, math.nan)) > 0)
+        return Entry(seconds, runs, compile_s, verify_s, benchmark_s, predicted_s=predicted)
+    gate = _GATES.get(str(told), told if told in _GATES.values() else "execution")
+    return Entry(None, (), compile_s, verify_s, benchmark_s, str(gate), reason, predicted)
+
+
+def _number(value: Any, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction]) -> Recording:
+    """Variants are those of the column of that name, or else one; each has the letters of its own rows."""
+    if not rows:
+        raise RecordingError(f"{path}: holds no configuration")
+    seen: dict[str, dict[str, dict[Any, None]]] = {}
+    for config, _ in rows:
+        letters = seen.setdefault(str(config.get(VARIANT, ALONE)), {})
+        for name, value in config.items():
+            if name != VARIANT:
+                letters.setdefault(name, {})[_plain(path, name, value)] = None
+    values: dict[str, dict[Any, None]] = {}
+    for letters in seen.values():
+        for name, found in letters.items():
+            values.setdefault(name, {}).update(found)
+    labels = {name: _ordered(found) for name, found in values.items() if not all(type(v) is int for v in found)}
+    index = {name: {v: i for i, v in enumerate(told)} for name, told in labels.items()}
+
+    def number(name: str, value: Any) -> int:
+        return index[name][value] if name in index else int(value)
+
+    domains = {variant: {name: tuple(sorted(number(name, v) for v in found)) for name, found in letters.items()}
+               for variant, letters in seen.items()}  # fmt: skip
+    entries: dict[Candidate, Entry] = {}
+    for config, entry in rows:
+        variant = str(config.get(VARIANT, ALONE))
+        letters_of = {name: number(name, v) for name, v in config.items() if name != VARIANT}
+        if absent := sorted(set(domains[variant]) - set(letters_of)):
+            raise RecordingError(f"{path}: a configuration of {variant!r} lacks parameter {absent[0]!r}")
+        entries[candidate(variant, letters_of)] = entry
+    return Recording(path, entries, domains, labels, restrictions)
+
+
+def _plain(path: str, name: str, value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise RecordingError(f"{path}: parameter {name!r} has the value {value!r}, want a number, a string, true or false")
+
+
+def _ordered(found: Iterable[Any]) -> tuple[Any, ...]:
+    """Numbers ascending, then strings as they come."""
+    return tuple(sorted(found, key=lambda v: (isinstance(v, str), 0 if isinstance(v, str) else v)))

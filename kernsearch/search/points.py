@@ -1,0 +1,69 @@
+"""Candidates as points, so that near ones are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ..feasible import FeasibleSpace
+from .narrowing import domains_of
+from .pool import Candidate
+
+Advice = Callable[[str, Sequence[Mapping[str, int]]], Sequence[float]]
+"""Seconds that somebody expects of configs of a variant; what is not finite says nothing."""
+
+MISSING = 0.5  # of a letter that the variant lacks
+
+
+class Points:
+    """Each candidate as a row: coordinates of letters and of the parts of its variant's name, then advice.
+
+    A letter's coordinate is the place of its value in the domain, 0 to 1: domains are made by people who space them as
+    it matters. The name of a variant joins those of its templates by '+', so variants that share one are nearer.
+    """
+
+    def __init__(self, variants: Mapping[str, FeasibleSpace], advice: Sequence[Advice] = ()):
+        domains = {name: values for name, values in domains_of(variants).items() if len(values) > 1}
+        self._at = {name: {v: i / (len(values) - 1) for i, v in enumerate(values)} for name, values in domains.items()}
+        names = {name: set(name.split("+")) for name in variants}
+        told = sorted({part for parts in names.values() for part in parts})
+        parts = [part for part in told if any(part not in have for have in names.values())]
+        self._variant = {name: [float(part in have) for part in parts] for name, have in names.items()}
+        coordinates = [sorted({*at.values(), MISSING}) for at in self._at.values()]
+        self.levels = [np.array(told) for told in [*coordinates, *([0.0, 1.0] for _ in parts)]]
+        self.letters = len(self.levels)
+        self._advice = tuple(advice)
+        self._rows: dict[Candidate, np.ndarray] = {}
+
+    @property
+    def advice(self) -> int:
+        """How many columns of advice there are: logarithms of seconds, NaN where there is none."""
+        return len(self._advice)
+
+    def of(self, candidates: Sequence[Candidate]) -> np.ndarray:
+        """Rows of candidates, (n, letters + advice) float64."""
+        self._learn([c for c in candidates if c not in self._rows])
+        if not candidates:
+            return np.zeros((0, self.letters + self.advice))
+        return np.array([self._rows[c] for c in candidates])
+
+    def _learn(self, fresh: Sequence[Candidate]) -> None:
+        by_variant: dict[str, list[Candidate]] = {}
+        for wanted in fresh:
+            by_variant.setdefault(wanted.variant, []).append(wanted)
+        for variant, group in by_variant.items():
+            configs = [dict(c.items) for c in group]
+            columns = [np.asarray(advise(variant, configs), float) for advise in self._advice]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                advised = [np.where(np.isfinite(c) & (c > 0), np.log(c), np.nan) for c in columns]
+            for i, (wanted, config) in enumerate(zip(group, configs, strict=True)):
+                letters = [_place(at, config.get(name)) for name, at in self._at.items()]
+                self._rows[wanted] = np.array([*letters, *self._variant[variant], *(c[i] for c in advised)])
+
+
+def _place(at: Mapping[int, float], value: int | None) -> float:
+    """The coordinate of a value; one that the domain lacks, as another problem may have, stands at the next."""
+    if value is None:
+        return MISSING
+    return at[value] if value in at else at[min(at, key=lambda known: (abs(known - value), known))]
