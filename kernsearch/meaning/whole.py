@@ -52,6 +52,11 @@ def weigh(w: Array, x: Array) -> Array:
     return namespace(w).where(w == 0, 0.0, w * x)
 
 
+def where(x: Array, w: Array) -> Array:
+    """x; -inf where w is 0, whatever x is (a position that a mask leaves out)."""
+    return namespace(x, w).where(w == 0, -np.inf, x)
+
+
 def gelu(x: Array) -> Array:
     """0.5 x (1 + erf(x / sqrt 2))."""
     return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
@@ -86,6 +91,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "shift": shift,
     "normalize": normalize,
     "weigh": weigh,
+    "where": where,
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,

@@ -50,9 +50,10 @@ class Found:
         return replace(self, unions=(*self.unions, (letters, axes)))
 
     def solved(self) -> Found | None:
-        """With every union of groups settled: what bound letters leave over goes to the first unbound one."""
+        """With every union of groups settled, the smaller ones first: what bound letters leave over goes to the first
+        unbound one."""
         found: Found | None = self
-        for letters, axes in self.unions:
+        for letters, axes in sorted(self.unions, key=lambda union: len(union[1])):
             assert found is not None
             left = tuple(a for a in axes if not any(a in found.groups.get(letter, ()) for letter in letters))
             bound = {a for letter in letters for a in found.groups.get(letter, ())}

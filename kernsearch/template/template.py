@@ -156,6 +156,31 @@ def _has_slab(pattern: Any) -> bool:
     return _has_slab(pattern.pattern) if hasattr(pattern, "pattern") else False
 
 
+def _combines_inside(pattern: Any, name: str) -> bool:
+    """Is the anchor of this name a combine of slabs that the same kernel computes?"""
+    if isinstance(pattern, Hole):
+        return any(_combines_inside(anchor, name) for anchor in pattern.anchors)
+    if isinstance(pattern, Red):
+        return pattern.combines and pattern.inner is not None and pattern.name == name
+    return hasattr(pattern, "pattern") and _combines_inside(pattern.pattern, name)
+
+
+def _roles(pattern: Any) -> Iterator[str]:
+    """Roles of the holes that a pattern names."""
+    if isinstance(pattern, Hole):
+        yield pattern.role
+        parts: tuple[Any, ...] = pattern.anchors
+    elif isinstance(pattern, Dot):
+        parts = (pattern.a, pattern.b)
+    elif isinstance(pattern, Red):
+        parts = (*pattern.args, pattern.inner)
+    else:
+        parts = (getattr(pattern, "pattern", None),)
+    for part in parts:
+        if part is not None:
+            yield from _roles(part)
+
+
 def _dtypes(program: Program, kernel: Kernel) -> Iterator[str]:
     return (program.nodes[name].dtype for name, _ in (*kernel.reads, *kernel.outputs))
 
@@ -226,7 +251,12 @@ class Matched:
         roots = tuple(
             Root(p.arrays[place], p.at(place).axes, self._expression(Use(*place), {})) for place in self.outputs
         )
-        read = {role: use for role, use in found.places.items() if use.field and not self._is_root(use)}
+        named = {role for root in self.template.roots for role in _roles(root)}
+        read = {
+            role: use
+            for role, use in found.places.items()
+            if use.field and role in named and not self._is_root(use)
+        }
         operands = {role: self._expression(use, {}) for role, use in read.items()}
         fields = self._fields()
         expressions = [*operands.values(), *(f.body for f in fields), *(root.value for root in roots)]
@@ -253,9 +283,12 @@ class Matched:
         return (use.node, use.field) in self.outputs
 
     def _fields(self) -> tuple[Field, ...]:
-        """The fields of the first anchor that is not matched as a contraction."""
+        """The fields of the first anchor that is not matched as a contraction; not those of a combine whose slabs the
+        same kernel computes, which are the slabs' own."""
         for name, value in self.found.anchors.items():
             node = self.program.nodes[value]
+            if any(_combines_inside(root, name) for root in self.template.roots):
+                continue
             if (name, name) in self.found.fields and len(node.fields) == 1 and self._is_dot(name):
                 continue
             called = {own: p for (anchor, p), own in self.found.fields.items() if anchor == name}
@@ -270,8 +303,7 @@ class Matched:
             if isinstance(pattern, Dot):
                 return pattern.name == name or walk(pattern.a) or walk(pattern.b)
             if isinstance(pattern, Red):
-                added_up = pattern.combines and pattern.name == name and isinstance(pattern.inner, Dot)
-                return added_up or any(map(walk, (*pattern.args, pattern.inner)))
+                return any(map(walk, (*pattern.args, pattern.inner)))
             if isinstance(pattern, Hole):
                 return any(map(walk, pattern.anchors))
             return walk(pattern.pattern) if hasattr(pattern, "pattern") else False

@@ -142,6 +142,16 @@ KS_INLINE ks_v ks_weigh(ks_v w, ks_v v) {
     return (ks_v)((ks_m)(w * v) & ~(ks_m)(w == (ks_v){0}));
 }
 
+// 1 / l, and 0 where l is 0: o times it is o / l as `ks_normalize` has it, for an l that is shared by many o.
+KS_INLINE ks_v ks_inverse(ks_v l) {
+    return (ks_v)((ks_m)((ks_t)1 / l) & ~(ks_m)(l == (ks_v){0}));
+}
+
+// x, and -inf where w is 0, whatever x is.
+KS_INLINE ks_v ks_where(ks_v x, ks_v w) {
+    return ks_select((ks_m)(w == (ks_v){0}), ks_splat(-KS_INFINITY), x);
+}
+
 // v where slack + step * lane >= 0, else -inf.
 KS_INLINE ks_v ks_mask(ks_v v, int64_t slack, int64_t step) {
     for (int64_t i = 0; i < KS_LANES; i++) {

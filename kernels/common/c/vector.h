@@ -69,4 +69,63 @@ KS_INLINE void ks_store(ks_t *p, int64_t stride, int64_t count, ks_v v) {
     }
 }
 
+// -- other element types: converted exactly when loaded, to nearest even when stored
+
+typedef uint16_t ks_bf16;
+
+KS_INLINE ks_t ks_value_u8(uint8_t v) { return (ks_t)v; }
+
+KS_INLINE ks_v ks_load_u8(const uint8_t *p, int64_t stride, int64_t count) {
+    ks_v v = {0};
+    if (stride == 1 && count >= KS_LANES) {
+        uint8_t block[KS_VECTOR_BYTES / sizeof(ks_t)];
+        memcpy(block, p, sizeof block);
+        for (int64_t i = 0; i < KS_LANES; i++) v[i] = (ks_t)block[i];
+        return v;
+    }
+    for (int64_t i = 0; i < KS_LANES; i++) {
+        if (i < count) v[i] = (ks_t)p[i * stride];
+    }
+    return v;
+}
+
+#if !KS_DOUBLE
+
+typedef uint16_t ks_half_v __attribute__((vector_size(KS_VECTOR_BYTES / 2)));
+typedef uint32_t ks_word_v __attribute__((vector_size(KS_VECTOR_BYTES)));
+
+KS_INLINE float ks_value_bf16(ks_bf16 v) {
+    const uint32_t bits = (uint32_t)v << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+KS_INLINE ks_v ks_load_bf16(const ks_bf16 *p, int64_t stride, int64_t count) {
+    ks_half_v half = {0};
+    if (stride == 1 && count >= KS_LANES) {
+        memcpy(&half, p, sizeof half);
+    } else {
+        for (int64_t i = 0; i < KS_LANES; i++) {
+            if (i < count) half[i] = p[i * stride];
+        }
+    }
+    return (ks_v)(__builtin_convertvector(half, ks_word_v) << 16);
+}
+
+KS_INLINE void ks_store_bf16(ks_bf16 *p, int64_t stride, int64_t count, ks_v v) {
+    const ks_word_v bits = (ks_word_v)v, strange = (ks_word_v)(v != v);
+    const ks_word_v near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, quiet = (bits >> 16) | 0x40;
+    const ks_half_v half = __builtin_convertvector((quiet & strange) | (near & ~strange), ks_half_v);
+    if (stride == 1 && count >= KS_LANES) {
+        memcpy(p, &half, sizeof half);
+        return;
+    }
+    for (int64_t i = 0; i < KS_LANES; i++) {
+        if (i < count) p[i * stride] = half[i];
+    }
+}
+
+#endif
+
 #endif

@@ -74,5 +74,11 @@ KS_DEVICE ks_acc ks_normalize(ks_acc o, ks_acc l) { return l == ks_acc(0) ? ks_a
 // w * v, and 0 where w is 0, whatever v is.
 KS_DEVICE ks_acc ks_weigh(ks_acc w, ks_acc v) { return w == ks_acc(0) ? ks_acc(0) : w * v; }
 
+// 1 / l, and 0 where l is 0: o times it is o / l as `ks_normalize` has it, for an l that is shared by many o.
+KS_DEVICE ks_acc ks_inverse(ks_acc l) { return l == ks_acc(0) ? ks_acc(0) : ks_acc(1) / l; }
+
+// x, and -inf where w is 0, whatever x is.
+KS_DEVICE ks_acc ks_where(ks_acc x, ks_acc w) { return w == ks_acc(0) ? -KS_INFINITY : x; }
+
 // v where slack >= 0, else -inf.
 KS_DEVICE ks_acc ks_mask(ks_acc v, int64_t slack) { return slack < 0 ? -KS_INFINITY : v; }

@@ -59,6 +59,7 @@ KS_DEVICE ks_acc ks_to_acc(float v) { return v; }
 KS_DEVICE ks_acc ks_to_acc(double v) { return ks_acc(v); }
 KS_DEVICE ks_acc ks_to_acc(ks_f16 v) { return __half2float(v); }
 KS_DEVICE ks_acc ks_to_acc(ks_bf16 v) { return __bfloat162float(v); }
+KS_DEVICE ks_acc ks_to_acc(uint8_t v) { return ks_acc(v); }
 
 template <class T>
 KS_DEVICE T ks_from_acc(ks_acc a) { return T(a); }
@@ -79,6 +80,8 @@ KS_DEVICE ks_bf16 ks_from_acc<ks_bf16>(float a) { return __float2bfloat16_rn(a);
 // An aligned piece of memory that moves in one instruction.
 template <int Bytes>
 struct ks_word;
+template <>
+struct ks_word<1> { typedef unsigned char type; };
 template <>
 struct ks_word<2> { typedef unsigned short type; };
 template <>

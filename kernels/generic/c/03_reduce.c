@@ -7,26 +7,33 @@
 // Threads   take tasks as they get free; where there are fewer rows than threads, single vectors
 // Scratch   none
 // Traffic   what the bodies read, once for each field and output.
+//           Long sums are added up in pieces, so that their error does not grow with their length.
 // Edges     any extents, 0 included: an empty sum is 0, an empty maximum -inf; any strides.
 
 #include "ks_generated.h"
 #include "../../common/c/elementary.h"
 #include "../../common/c/kernsearch.h"
+#include "../../common/c/rows.h"
 
-#define ks_start_sum ((ks_v){0})
-#define ks_start_max ks_splat(-KS_INFINITY)
-#define ks_more_sum(a, b) ((a) + (b))
-#define ks_more_max(a, b) ks_max(a, b)
+#define PIECE 128  // steps that are added up before they are added to the rest
 
 typedef struct {
     ks_args x;
     int64_t each;  // vectors in a task
 } work;
 
-#define FIELD(r, name, monoid)                                         \
-    f.name = ks_start_##monoid;                                        \
-    for (i.K = ks_first_K_##r(x, i); i.K < ks_last_K_##r(x, i); i.K++) \
-        f.name = ks_more_##monoid(f.name, ks_body_##r##_##name(x, i, count, &f));
+#define FIELD(r, name, monoid)                                                                  \
+    {                                                                                           \
+        ks_v whole = ks_none_##monoid, lost = {0};                                              \
+        const int64_t last = ks_last_K_##r(x, i);                                               \
+        for (i.K = ks_first_K_##r(x, i); i.K < last;) {                                         \
+            ks_v part = ks_none_##monoid;                                                       \
+            for (const int64_t stop = ks_least(last, i.K + PIECE); i.K < stop; i.K++)           \
+                part = ks_both_##monoid(part, ks_body_##r##_##name(x, i, count, &f));           \
+            ks_gather_##monoid(&whole, &lost, part);                                            \
+        }                                                                                       \
+        f.name = whole;                                                                         \
+    }
 
 // Work is counted in vectors, over rows and columns together.
 #define ROOT(r)                                                                         \

@@ -14,6 +14,8 @@ contractions (bindings with operands and no fields):
     ks_finish(x, i, count, f)                                    the roots' holes: computes and stores along N
     KS_PARTIALS, ks_at_out(x, i), ks_step_out_<group>(x)         0 when the output may hold unfinished sums
 
+rows (bindings with operands and fields): see `row_emit`
+
 maps and reductions, for root number r:
     KS_ROOTS(ROOT)               ROOT(r) for each root
     KS_FIELDS_<r>(FIELD)         FIELD(r, name, sum|max) for each field the root needs, in order
@@ -23,8 +25,6 @@ maps and reductions, for root number r:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import isinf
 from typing import TYPE_CHECKING
 
 from ... import sources
@@ -32,8 +32,11 @@ from ...binding import Binding, Root
 from ...device import Device
 from ...launch import itemsize
 from ...plan import KernelPlan
-from ..expressions import Spelling, fold, leaves, spell
+from ..expressions import fold, leaves, spell
+from ..rows import is_rows
 from ..views import GROUPS, VECTOR_GROUP, View, c_name
+from .elements import element, known, type_name, type_suffix, vector
+from .row_emit import row_header
 
 if TYPE_CHECKING:
     from ...template import Template
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int], device: Device) -> KernelPlan:
     """The launch of one kernel. `config` may hold letters of other kernels of the variant.
 
-    Raises ValueError for an array whose dtype is not the accumulation's, and for slabs of a reduction over two axes.
+    Raises ValueError for an array whose dtype no kernel converts, and for slabs of a reduction over two axes.
     """
     folded = dict(config)
     arrays = [*(array.name for array in binding.arrays), *(["scratch"] if template.scratch != "0" else [])]
@@ -66,8 +69,8 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
 
 def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
     """The text of "ks_generated.h"."""
-    if odd := [array.name for array in binding.arrays if array.dtype != binding.acc]:
-        raise ValueError(f"array {odd[0]}: C kernels read and write the accumulation's dtype, {binding.acc}, only")
+    if odd := [array for array in binding.arrays if not known(array.dtype, binding.acc)]:
+        raise ValueError(f"array {odd[0].name} is {odd[0].dtype}: no C kernel converts it to {binding.acc}")
     contraction = bool(binding.operands) and not binding.fields
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
@@ -78,7 +81,7 @@ def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
         *_arguments(binding, has_scratch),
         "typedef struct { int64_t S, B, M, N, K; } ks_at;",
         f"typedef struct {{ {' '.join(f'ks_v {c_name(f)};' for f in _accumulators(binding))} }} ks_fields;",
-        *(_contraction(binding) if contraction else _roots(binding)),
+        *(row_header(binding) if is_rows(binding) else _contraction(binding) if contraction else _roots(binding)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -95,7 +98,7 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     """
     members, reads = [], []
     for position, array in enumerate(binding.arrays):
-        members.append(f"ks_t *p_{c_name(array.name)};")
+        members.append(f"{type_name(array.dtype, binding.acc)} *p_{c_name(array.name)};")
         reads.append(f".p_{c_name(array.name)} = call->buffers[{position}],")
     if has_scratch:
         members.append("char *scratch;")
@@ -113,46 +116,14 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     yield f"KS_INLINE ks_args ks_unpack(const ks_call *call) {{\n    return (ks_args){{\n        {body}\n    }};\n}}"
 
 
-def _element(view: View) -> Spelling:
-    """One element, for packing: scalars of C; functions work on a vector of which lane 0 counts."""
-    return Spelling(
-        load=lambda array, axes: f"ks_splat(*({view.address(array, axes)}))",
-        acc=lambda name: f"f->{c_name(name)}",
-        scalar=lambda name: f"ks_splat(x->c_{c_name(name)})",
-        const=_constant,
-        mask=lambda text, q, k, off: f"ks_mask({text}, {view.slack(q, k, off)}, 0)",
-        weigh=lambda name, text: f"(x->c_{c_name(name)} == 0 ? (ks_v){{0}} : ks_splat(x->c_{c_name(name)}) * ({text}))",
-    )
-
-
-def _vector(view: View) -> Spelling:
-    """A vector along the columns, of which `count` lanes count."""
-
-    def load(array: str, axes: tuple[str, ...]) -> str:
-        address = view.address(array, axes)
-        if view.vector_axis not in axes:
-            return f"ks_splat(*({address}))"
-        return f"ks_load({address}, {view.step(array, axes, view.vector_axis)}, count)"
-
-    def mask(text: str, q: str, k: str, off: str) -> str:
-        step = {q: 1, k: -1}.get(view.vector_axis or "", 0)
-        return f"ks_mask({text}, {view.slack(q, k, off)}, {step})"
-
-    return replace(_element(view), load=load, mask=mask)
-
-
-def _constant(value: float) -> str:
-    if isinf(value):
-        return f"ks_splat({'-' if value < 0 else ''}KS_INFINITY)"
-    return f"ks_splat((ks_t){value!r})"
-
-
 def _finish(view: View, roots: Sequence[Root], suffix: str = "") -> Iterator[str]:
     """Compute the values of roots for `count` columns and store them."""
-    how, lines = _vector(view), []
+    how, lines = vector(view), []
     for root in roots:
         step = view.step(root.array, root.axes, view.vector_axis)
-        lines.append(f"ks_store({view.address(root.array, root.axes)}, {step}, count, {spell(root.value, how)});")
+        kind = type_suffix(view.array(root.array).dtype, view.binding.acc)
+        where = view.address(root.array, root.axes)
+        lines.append(f"ks_store{kind}({where}, {step}, count, {spell(root.value, how)});")
     yield from _by_columns(view, f"void ks_finish{suffix}", "const ks_fields *f", lines)
 
 
@@ -200,10 +171,11 @@ def _contraction(binding: Binding) -> Iterator[str]:
         yield _function(f"int64_t ks_extent_{group}", "const ks_args *x", view.extent(group))
     yield from _depth(view)
     for role, expr in binding.operands.items():
-        yield _function(f"ks_t ks_{role}", "const ks_args *x, ks_at i", f"({spell(expr, _element(view))})[0]")
-        along = f"return {spell(expr, _vector(view))};"
+        yield _function(f"ks_t ks_{role}", "const ks_args *x, ks_at i", f"({spell(expr, element(view))})[0]")
+        along = f"return {spell(expr, vector(view))};"
         yield from _by_columns(view, f"ks_v ks_{role}_v", "", [along])
         plain = expr[0] == "load" and all(len(view.groups[g]) <= 1 for g in "MNK")
+        plain = plain and view.array(expr[1]).dtype == binding.acc
         yield f"#define KS_PLAIN_{role} {int(plain)}"
         yield from _places(view, role, expr[1], expr[2]) if plain else ()
     partials = _needs_partials(binding)
@@ -228,7 +200,8 @@ def _needs_partials(binding: Binding) -> bool:
     whole = set(root.axes) - set(binding.groups.get("B", ()))
     reads = [leaf for leaf in leaves(root.value, "load") if set(leaf[2]) >= whole]
     several = any(len(binding.groups.get(group, ())) > 1 for group in "MN")
-    return len(binding.roots) > 1 or bool(reads) or several
+    converted = any(a.name == root.array and a.dtype != binding.acc for a in binding.arrays)
+    return len(binding.roots) > 1 or bool(reads) or several or converted
 
 
 def _roots(binding: Binding) -> Iterator[str]:
@@ -243,7 +216,7 @@ def _roots(binding: Binding) -> Iterator[str]:
         yield _function(f"int64_t ks_columns_{r}", "const ks_args *x", view.extent("N"))
         yield from _depth(view, f"_{r}")
         for field in fields:
-            body = [f"return {spell(field.body, _vector(view))};"]
+            body = [f"return {spell(field.body, vector(view))};"]
             yield from _by_columns(view, f"ks_v ks_body_{r}_{c_name(field.name)}", "const ks_fields *f", body)
         listed = " ".join(f"FIELD({r}, {c_name(field.name)}, {field.monoid})" for field in fields)
         yield f"#define KS_FIELDS_{r}(FIELD) {listed}"

@@ -25,6 +25,8 @@ contractions (bindings with operands and no fields), for groups G of S B M N K a
     ks_at_out(x, i), ks_step_out_G(x), KS_CONTIGUOUS_out_G     where KS_PLAIN_out
     ks_own_scratch(x)                          scratch after the packed copies, where the kernel has scratch
 
+rows (bindings with operands and fields): see `row_header`
+
 maps and reductions, for root number r, V neighbours along its last axis at a time:
     KS_ROOTS(ROOT)               ROOT(r) for each root
     KS_FIELDS_r(FIELD)           FIELD(r, name, sum|max) for each field the root needs, in order
@@ -40,11 +42,13 @@ from dataclasses import dataclass
 from ...binding import Binding, Root
 from ...plan import TensorMap
 from ..expressions import leaves, spell
+from ..rows import is_rows
 from ..views import GROUPS, View, c_name
 from .lanes import element, fetch_lanes, put_lanes
 from .places import PITCH, Place
+from .row_header import row_header
 
-TYPES = {"float64": "double", "float32": "float", "float16": "ks_f16", "bfloat16": "ks_bf16"}
+TYPES = {"float64": "double", "float32": "float", "float16": "ks_f16", "bfloat16": "ks_bf16", "uint8": "uint8_t"}
 SLAB_STEP = 64  # slabs of a reduction are whole multiples of this
 X, AT = "const ks_args &x", "const ks_at &i"
 
@@ -62,7 +66,6 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
     """The text of "ks_generated.h". Raises ValueError for an array of a dtype that kernels do not read."""
     if odd := [array for array in binding.arrays if array.dtype not in TYPES]:
         raise ValueError(f"array {odd[0].name} is {odd[0].dtype}: CUDA kernels read and write {', '.join(TYPES)}")
-    contraction = bool(binding.operands) and not binding.fields
     fields = _accumulators(binding)
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
@@ -73,9 +76,17 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
         "struct ks_at {\n    int64_t S = 0, B = 0, M = 0, N = 0, K = 0;\n};",
         f"struct ks_fields {{\n    ks_acc {', '.join(map(c_name, fields))};\n}};",
         f"#define KS_RESULT {c_name(fields[0])}",
-        *(_contraction(binding, extras) if contraction else _roots(binding)),
+        *_body(binding, extras),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _body(binding: Binding, extras: Extras) -> Iterator[str]:
+    if is_rows(binding):
+        yield '#include "words.cuh"'
+        yield from row_header(binding, TYPES)
+    else:
+        yield from _contraction(binding, extras) if binding.operands else _roots(binding)
 
 
 def _accumulators(binding: Binding) -> list[str]:

@@ -50,7 +50,18 @@ COMBINE = Template(
     ann=(("tile", ("M",), "block", "ROWS"),),
     params=(_ROWS,),
 )
+SPREAD = Template(
+    name="spread",
+    backend="cpu",
+    source="generic/c/04_spread.c",
+    entry="generic_spread",
+    what="the combined results of slabs, spread over all elements of a row",
+    roots=(hole("Y", comb(), groups="MC"),),
+    groups="M* C1 K1",
+    ann=(("tile", ("C",), "block", "COLUMNS"),),
+    params=(Param("COLUMNS", (1024, 4096, 16384), "elements of a row per task"),),
+)
 
 
 def templates() -> tuple[Template, ...]:
-    return (CONTRACTION, MAP, REDUCE, COMBINE)
+    return (CONTRACTION, MAP, REDUCE, COMBINE, SPREAD)
