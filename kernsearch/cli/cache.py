@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .common import json_option, print_json, problem_options, space_option, use_space
+from .common import json_option, named_options, print_json, problem_options, space_option, use_space
 
 
 @click.group()
@@ -36,7 +36,7 @@ def cache_why(op: str, shape: str, as_json: bool, space_file: str | None, **opti
     from ..runtime import why
 
     use_space(space_file)
-    told = why(op, shape=parse_shape(shape), **options)
+    told = why(op, shape=parse_shape(shape), **named_options(options))
     if as_json:
         print_json(told)
         return

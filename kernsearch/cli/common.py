@@ -10,6 +10,20 @@ from typing import Any
 
 import click
 
+_MORE = "kernsearch.options"  # where the context keeps what --option gives
+
+
+def _pairs(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
+    """Keep NAME=VALUE pairs for `named_options`."""
+    if wrong := [text for text in given if not text.partition("=")[2]]:
+        raise click.BadParameter(f"{wrong[0]!r}: want NAME=VALUE, like result=log")
+    context.meta[_MORE] = {name: value for name, _, value in (text.partition("=") for text in given)}
+
+
+def named_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of the problem, those of --option among them."""
+    return {**options, **click.get_current_context().meta.get(_MORE, {})}
+
 
 def problem_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
@@ -17,6 +31,8 @@ def problem_options(command: Callable[..., Any], *, required: bool = True) -> Ca
         click.option("--epilogue", default=None, metavar="LIST",
                      help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The activation is "
                           "always last: act(alpha A B + bias + beta C).  [default: none]"),
+        click.option("--option", multiple=True, expose_value=False, callback=_pairs, metavar="NAME=VALUE",
+                     help="Any option of the op, like result=log for softmax. May be repeated."),
         click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--dtype", default=None, help="Default: float32 on the CPU, bfloat16 on CUDA."),

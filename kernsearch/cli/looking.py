@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .common import json_option, print_json, problem_options, space_option, use_space
+from .common import json_option, named_options, print_json, problem_options, space_option, use_space
 
 
 @click.command()
@@ -19,7 +19,7 @@ def explain(op: str, shape: str, as_json: bool, space_file: str | None, **option
     from ..report.explain import explanation, print_explanation
 
     use_space(space_file)
-    told = explanation(op, shape=parse_shape(shape), **options)
+    told = explanation(op, shape=parse_shape(shape), **named_options(options))
     print_json(told) if as_json else print_explanation(told)
 
 
@@ -33,7 +33,7 @@ def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any
     from ..report.graph import derivation_graph
 
     use_space(space_file)
-    click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **options))
+    click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **named_options(options)))
 
 
 @click.command()

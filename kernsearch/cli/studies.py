@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .common import json_option, optional_problem, print_json, progress, space_option, use_space
+from .common import json_option, named_options, optional_problem, print_json, progress, space_option, use_space
 
 
 @click.command()
@@ -44,7 +44,7 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
             raise click.UsageError("want an OP and its --shape, or --from FILE")
         use_space(space_file)
         told = ladders.run(op, shape=parse_shape(shape), out=None if out is None else Path(out),
-                           listener=progress(as_json), **options)  # fmt: skip
+                           listener=progress(as_json), **named_options(options))  # fmt: skip
     print_json(told) if as_json else print_ladder(told)
 
 

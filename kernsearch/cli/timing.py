@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .common import json_option, named_problems, print_json, workload_options
+from .common import json_option, named_options, named_problems, print_json, workload_options
 
 
 @click.command()
@@ -49,7 +49,7 @@ def bench(
     from ..peers import bench_problems
     from ..report.tables import print_bench, print_comparison
 
-    named = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    named = named_options({"dtype": dtype, "layout": layout, "epilogue": epilogue})
     problems, where = named_problems(op, shape, workload, device, named)
     if against is None:
         against = "numpy" if where.backend == "cpu" else "torch"

@@ -8,7 +8,16 @@ import click
 
 from ..errors import DeviceError, NothingSurvived, SpaceError
 from ..search import DEFAULT
-from .common import complain, json_option, named_problems, print_json, space_option, use_space, workload_options
+from .common import (
+    complain,
+    json_option,
+    named_options,
+    named_problems,
+    print_json,
+    space_option,
+    use_space,
+    workload_options,
+)
 
 
 @click.command()
@@ -61,7 +70,7 @@ def tune(op: str | None, shape: str | None, workload: str | None, device: str, d
     from ..tune import parse_fix, run
 
     use_space(space_file)
-    named = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    named = named_options({"dtype": dtype, "layout": layout, "epilogue": epilogue})
     problems, where = named_problems(op, shape, workload, device, named)
     fix = parse_fix(fixes)
     done: list[dict[str, Any]] = []

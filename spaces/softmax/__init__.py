@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernsearch.program import Program
 
 LAYOUTS = ("n", "t")
-FORMS = ("softmax", "log")
+RESULTS = ("softmax", "log")
 STEPS = ("scale", "bias", "mask")
 PROLOGUES = tuple(
     ",".join(filter(None, steps)) or "none" for steps in itertools.product(("", "scale"), ("", "bias"), ("", "mask"))
@@ -49,7 +49,7 @@ def parse_prologue(value: Any) -> str:
 
 
 LAYOUT = space.OptionSpec("layout", "n", _one_of("layout", LAYOUTS), "n: rows are contiguous; t: columns are", LAYOUTS)
-FORM = space.OptionSpec("form", "softmax", _one_of("form", FORMS), "softmax, or log for its logarithm", FORMS)
+RESULT = space.OptionSpec("result", "softmax", _one_of("result", RESULTS), "softmax, or log for its logarithm", RESULTS)
 
 
 def _root(problem: Problem) -> Program:
@@ -112,7 +112,7 @@ OP = space.Op(
     dtypes=DTYPES,
     options=(
         LAYOUT,
-        FORM,
+        RESULT,
         space.OptionSpec(
             "prologue", "none", parse_prologue, "none, or a list of scale, bias, mask: what happens to X first", PROLOGUES
         ),

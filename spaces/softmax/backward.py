@@ -24,6 +24,11 @@ from .inputs import laid, normal
 from .numerics import PROMISE, ROUNDOFF, SMALLEST, Arrays, Scalars, row_axis, statistics
 
 
+def is_log(problem: Problem) -> bool:
+    """Is it the gradient of log_softmax?"""
+    return problem.op.startswith("log_")
+
+
 def bound(
     problem: Problem,
     inputs: Mapping[str, np.ndarray],
@@ -42,7 +47,7 @@ def bound(
     with np.errstate(all="ignore"):
         dy, y = size(inputs["DY"]), size(inputs["Y"])
         adding = (2 * math.sqrt(r.shape[axis]) + 2) * u
-        if problem.option("form") == "log":
+        if is_log(problem):
             weight = xp.exp(widened(inputs["Y"], np.float64))
             weight = xp.where(xp.isfinite(weight), weight, 0.0)
             error = weight * (adding + PROMISE[acc] + 2 * u * y) * dy.sum(axis=axis, keepdims=True)
@@ -60,7 +65,7 @@ def textbook(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mappin
     rows = zip((dy.T if turn else dy).tolist(), (y.T if turn else y).tolist(), strict=True)
     out = []
     for one, other in rows:
-        if problem.option("form") == "log":
+        if is_log(problem):
             total = math.fsum(one)
             out.append([a - math.exp(b) * total for a, b in zip(one, other, strict=True)])
         else:
@@ -79,7 +84,7 @@ def _output(problem: Problem, rng: np.random.Generator) -> np.ndarray:
     x -= x.max(axis=1, keepdims=True)
     e = np.exp(x)
     total = e.sum(axis=1, keepdims=True)
-    return x - np.log(total) if problem.option("form") == "log" else e / total
+    return x - np.log(total) if is_log(problem) else e / total
 
 
 def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
@@ -90,14 +95,14 @@ def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scala
     """So small that every sum and product is exact in any order; for log, only Y = 0 has a whole exponential."""
     most = max(1, min(4, math.isqrt(2**20 // problem.shape[1])))
     dy, y = (rng.integers(-most, most + 1, problem.shape).astype(np.float64) for _ in range(2))
-    return _of(problem, dy, y if problem.option("form") == "softmax" else 0 * y)
+    return _of(problem, dy, y if not is_log(problem) else 0 * y)
 
 
 def _masked(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
     """Rows and places that took no part: their Y is 0, or -inf for log, and so is their gradient."""
     y, left = _output(problem, rng), rng.random(problem.shape) < 0.3
     left[rng.random(len(y)) < 0.3] = True
-    y[left] = -np.inf if problem.option("form") == "log" else 0.0
+    y[left] = -np.inf if is_log(problem) else 0.0
     return _of(problem, normal(problem, rng), y)
 
 

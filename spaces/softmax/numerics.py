@@ -80,7 +80,7 @@ def bound(
             moved = 4 * u * _finite(xp, size).max(axis=axis, keepdims=True)
         r = xp.abs(_finite(xp, r))
         stored = u_out * (1.0 if problem.dtype == acc else 2.0) * r
-        if problem.option("form") == "log":
+        if problem.option("result") == "log":
             error = 4 * u * (2 * t + r) + PROMISE[acc] + moved + stored
         else:
             error = r * (PROMISE[acc] + u * xp.maximum(0.0, t - NEAR) + moved) + stored
@@ -98,7 +98,7 @@ def textbook(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mappin
     rows = x if row_axis(problem) == 1 else x.T
     out = np.empty(rows.shape)
     for i, row in enumerate(rows.tolist()):
-        out[i] = _log_row(row) if problem.option("form") == "log" else _row(row)
+        out[i] = _log_row(row) if problem.option("result") == "log" else _row(row)
     return {"Y": out if row_axis(problem) == 1 else out.T}
 
 

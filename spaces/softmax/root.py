@@ -30,7 +30,7 @@ def _sketch(problem: Problem) -> tuple[Sketch, str]:
 def forward(problem: Problem) -> Program:
     """Y from X, of shape (M, N), or (N, M) where `layout` is t; with `bias` and `mask` alike if there are.
 
-    Options: `form` softmax or log; `prologue` none, or a comma list of scale, bias and mask.
+    Options: `result` softmax or log; `prologue` none, or a comma list of scale, bias and mask.
     """
     sketch, axes = _sketch(problem)
     steps = set(str(problem.option("prologue")).split(","))
@@ -45,15 +45,15 @@ def forward(problem: Problem) -> Program:
     shifted = sketch.map("shifted", ("shift", x, m), axes=axes)
     e = sketch.map("e", ("exp", shifted), axes=axes)
     total = sketch.reduce("l", "sum", e, over="n")
-    value = ("normalize", e, total) if problem.option("form") == "softmax" else ("shift", shifted, ("log", total))
+    value = ("normalize", e, total) if problem.option("result") == "softmax" else ("shift", shifted, ("log", total))
     return sketch.build(Y=sketch.map("y", value, axes=axes, dtype=problem.dtype))
 
 
 def backward(problem: Problem) -> Program:
-    """DX from DY and Y, the output of the forward pass; shapes and options as in `forward`."""
+    """DX from DY and Y, the output of the forward pass; shapes and layout as in `forward`."""
     sketch, axes = _sketch(problem)
     dy, y = (sketch.input(name, axes, problem.dtype) for name in ("DY", "Y"))
-    if problem.option("form") == "softmax":
+    if problem.op == "softmax_backward":
         total = sketch.dot("total", dy, y, over="n")
         value = ("mul", y, ("sub", dy, total))
     else:

@@ -1,4 +1,4 @@
-"""softmax_backward: DX = Y * (DY - rowsum(DY * Y)), or for log_softmax DX = DY - exp(Y) * rowsum(DY).
+"""softmax_backward: DX = Y * (DY - rowsum(DY * Y)), the gradient of softmax's input.
 
 Layouts, awkward shapes and templates are those of softmax.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernsearch.spaces.softmax import FORM, LAYOUT, Inputs
+from kernsearch.spaces.softmax import LAYOUT, Inputs
 from kernsearch.spaces.softmax import OP as SOFTMAX
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def _textbook(problem: Problem, inputs: Any, scalars: Any) -> dict[str, np.ndarr
 OP = replace(
     SOFTMAX,
     name="softmax_backward",
-    options=(LAYOUT, FORM),
+    options=(LAYOUT,),
     root=_root,
     flops=_flops,
     bound=_bound,
     inputs=Inputs("backward"),
     textbook=_textbook,
-    what="DX = Y * (DY - rowsum(DY * Y)) along each row, or DY - exp(Y) * rowsum(DY) for log",
+    what="DX = Y * (DY - rowsum(DY * Y)) along each row",
     public=("softmax_backward",),
 )
