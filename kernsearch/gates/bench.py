@@ -362,6 +362,5 @@ class Bench:
             plain = self.op.textbook(problem, made, scalars)
             for block in Reference(self.op, problem, made, scalars).blocks():
                 for name, expected in block.expected.items():
-                    error = np.abs(plain[name][block.where[name]] - expected)
-                    if not (error <= 1e-12 * (1 + np.abs(expected))).all():
+                    if not np.isclose(plain[name][block.where[name]], expected, rtol=1e-12, atol=1e-12).all():
                         raise SpaceError(f"op {self.op.name!r}: its reference of {name} disagrees with plain loops")

@@ -90,7 +90,7 @@ def _names(binding: Binding, letters: Mapping[str, int], device: Device) -> dict
     """What each name in a template's expressions stands for, but for those that a call decides."""
     facts = {name.upper(): value for name, value in device.facts.items() if type(value) is int}
     names: dict[str, int | str] = {name: value for name, value in facts.items() if name not in WORDS}
-    groups = {**{group: binding.groups.get(group, ()) for group in GROUPS}, "S": tuple(binding.slabs.values())}
+    groups = {**dict.fromkeys(GROUPS, ()), **binding.groups, "S": tuple(binding.slabs.values())}
     extents = {axis: fold(extent, letters) for axis, extent in binding.extents.items()}
     for group, axes in groups.items():
         names[group] = _product([extents[axis] for axis in axes])

@@ -43,7 +43,8 @@ def row_header(binding: Binding, types: dict[str, str]) -> Iterator[str]:
     yield from _widths(view, rows)
     roles = [c_name(role) for role in rows.operands]
     members = " ".join(f"ks_acc {role}[V];" for role in roles)
-    yield f"template <int V>\nstruct ks_kept {{\n    {members}\n}};"
+    aligned = "alignas(V * sizeof(ks_acc) % 16 ? sizeof(ks_acc) : 16)"
+    yield f"template <int V>\nstruct {aligned} ks_kept {{\n    {members}\n}};"
     fetched = [(f"kept.{role}[l]", expr) for role, expr in zip(roles, rows.operands.values(), strict=True)]
     yield _lanes(view, f"void ks_row_fetch({X}, {AT}, ks_kept<V> &kept)", fetched, rows)
     listed = [f"FIELD({c_name(term.name)}, {term.monoid})" for term in rows.terms]

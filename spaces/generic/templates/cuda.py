@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kernsearch.space import Param
+from kernsearch.space import Constraint, Param
 from kernsearch.template import Launch, Template, comb, dot, hole, red
 
 _TM = Param("TM", (1, 4, 8), "elements of the output per thread")
 _TN = Param("TN", (1, 4), "columns of the output per thread")
+_SPREAD_TN = Param("TN", (1, 4, 8), "neighbours of a thread")
 _EACH = (("tile", ("M",), "thread", "TM"),)
 
 
@@ -63,7 +64,22 @@ COMBINE = Template(
     params=(_TM,),
     launches=_launches("generic_reduce", "TM", overlap=True),
 )
+SPREAD = Template(
+    name="spread",
+    backend="cuda",
+    source="generic/cuda/04_spread.cu",
+    entry="generic_spread",
+    what="the combined results of slabs, spread over all elements of a row",
+    roots=(hole("Y", comb(), groups="MC"),),
+    groups="M* C1 K1",
+    ann=(("tile", ("M",), "block", "BM"), ("tile", ("C",), "block", "BN"), ("tile", ("C",), "thread", "TN")),
+    params=(Param("BM", (1,), "rows of a block"), Param("BN", (1024, 2048, 4096, 8192), "elements of a row per block"), _SPREAD_TN),
+    constraints=(
+        Constraint("a block's columns are no whole number of turns", lambda c, d, s: c["BN"] % (256 * c["TN"]) == 0),
+    ),
+    launches=(Launch("generic_spread", ("min(OUTPUTS // C * ceil(C, BN), SMS * 64)", "1", "1"), "256", overlap=True),),
+)
 
 
 def templates() -> tuple[Template, ...]:
-    return (CONTRACTION, MAP, REDUCE, COMBINE)
+    return (CONTRACTION, MAP, REDUCE, COMBINE, SPREAD)

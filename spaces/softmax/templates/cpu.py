@@ -8,7 +8,7 @@ from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Template
 
-from .patterns import REDUCTIONS, STATISTICS, Reduction
+from .patterns import MAXIMUM, REDUCTIONS, STATISTICS, Reduction
 
 _ROWS = Param("ROWS", (1, 4, 16, 64, 256), "rows of a task")
 _KC = Param("KC", (256, 512, 1024, 2048), "elements of a piece of a row")
@@ -102,4 +102,5 @@ _ONLINE = Template(
 
 
 def templates() -> tuple[Template, ...]:
-    return (_ONLINE, *(template for of in REDUCTIONS for template in _family(of)))
+    (*_, maximum, _) = _family(MAXIMUM)
+    return (_ONLINE, maximum, *(template for of in REDUCTIONS for template in _family(of)))

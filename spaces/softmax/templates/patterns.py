@@ -3,6 +3,7 @@
     statistics   m = max x, l = sum exp(x - m)     one reduction by `merge_reductions`
     product      total = sum x * w                 of DX = Y * (DY - total)
     plain        total = sum x                     of DX = DY - exp(Y) * total
+    maximum      m = max x                         of softmax in three passes
 """
 
 from __future__ import annotations
@@ -44,4 +45,5 @@ STATISTICS = Reduction(
 )
 PRODUCT = Reduction("_product", {"total": ("sum", ("mul", arg(0), arg(1)))}, ("X", "W"))
 PLAIN = Reduction("_sum", {"total": ("sum", arg(0))}, ("X",))
-REDUCTIONS = (STATISTICS, PRODUCT, PLAIN)
+MAXIMUM = Reduction("_max", {"m": ("max", arg(0))}, ("X",))
+REDUCTIONS = (STATISTICS, PRODUCT, PLAIN)  # those that have maps above them

@@ -80,3 +80,23 @@ static float atomicAdd(float *to, float value) {
 }
 
 static uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// Lanes exchange values; all threads of a block must come here equally often.
+template <class T>
+static T __shfl_xor_sync(unsigned, T value, int gap) {
+    Brought mine;
+    memcpy(mine.row, &value, sizeof value);
+    const Brought *all = meet(mine);
+    memcpy(&value, all[(threadIdx.x % 32) ^ gap].row, sizeof value);
+    return value;
+}
+
+// Cache policies say nothing here; alignment does.
+template <class T>
+static T __ldcs(const T *p) { return __ldg(p); }
+
+template <class T>
+static void __stcs(T *p, T value) {
+    if (uintptr_t(p) % sizeof(T)) abort();
+    *p = value;
+}

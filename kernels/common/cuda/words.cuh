@@ -1,0 +1,53 @@
+// words: V neighbours of an array that lie in aligned words, moved with a cache policy.
+//
+// KS_STREAM, where the kernel defines it: 1 stores are the first to leave the second-level cache, 2 loads too.
+// Follows the PTX ISA, "Cache Operators": ld.cs and st.cs.
+#pragma once
+
+#include "kernsearch.cuh"
+
+#ifndef KS_STREAM
+#define KS_STREAM 0
+#endif
+
+template <class W>
+KS_DEVICE W ks_read_word(const W *p) { return KS_STREAM & 2 ? __ldcs(p) : *p; }
+
+template <class W>
+KS_DEVICE void ks_write_word(W *p, W v) {
+    if (KS_STREAM & 1)
+        __stcs(p, v);
+    else
+        *p = v;
+}
+
+// V neighbours from p on, which is aligned to all of them.
+template <int V, class T>
+KS_DEVICE void ks_take(const T *p, ks_acc (&out)[V]) {
+    typedef ks_block<T, V> block;
+    block b;
+#pragma unroll
+    for (int i = 0; i < block::words; i++)
+        b.w[i] = ks_read_word(reinterpret_cast<const typename block::word *>(p) + i);
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] = ks_to_acc(b.v[i]);
+}
+
+// The same value V times.
+template <int V, class T>
+KS_DEVICE void ks_take_one(const T *p, ks_acc (&out)[V]) {
+    const ks_acc v = ks_to_acc(*p);
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] = v;
+}
+
+template <int V, class T>
+KS_DEVICE void ks_give(T *p, const ks_acc (&in)[V]) {
+    typedef ks_block<T, V> block;
+    block b;
+#pragma unroll
+    for (int i = 0; i < V; i++) b.v[i] = ks_from_acc<T>(in[i]);
+#pragma unroll
+    for (int i = 0; i < block::words; i++)
+        ks_write_word(reinterpret_cast<typename block::word *>(p) + i, b.w[i]);
+}

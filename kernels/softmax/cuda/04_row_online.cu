@@ -1,0 +1,79 @@
+// softmax/04_row_online: maximum and sum in one pass over the row, then one that stores.
+//
+// Computes  m = max x, l = sum exp(x - m); out = f(x, m, l)
+// Idea      A thread carries its own m and l along and multiplies l by exp(old m - new m) where a turn raises m; the
+//           threads of a row combine theirs in the same way. The second pass finds the row in the second-level cache
+//           while few rows are under way, and exp is taken twice.
+// Params    BK  elements of a turn: of all threads of a row;  WK  threads of a block
+// Launch    any grid, block WK: blocks take rows in turn
+// Shared    256 bytes
+// Traffic   each row is read twice, written once.
+// Edges     any extents, 0 included; any strides; the output may be the input.
+
+#include "ks_generated.h"
+#include "across.cuh"
+
+static_assert(KS_BK % (KS_WK * KS_VEC) == 0, "a turn is no whole number of words of each thread");
+
+template <int V>
+KS_DEVICE void rows(const ks_args &x) {
+    constexpr int Width = KS_WK, words = KS_BK / (KS_WK * V);
+    __shared__ ks_across_room room;
+    int turn = 0;
+    const int64_t all = ks_rows(x), columns = ks_columns(x);
+    for (int64_t row = blockIdx.x; row < all; row += gridDim.x) {
+        ks_at i;
+        i.M = row;
+        ks_acc m = -KS_INFINITY, l = 0;
+        ks_fields f;
+        for (int64_t first = threadIdx.x * V; first < columns; first += KS_BK) {
+            ks_kept<V> kept[words];
+            f.m = m;
+#pragma unroll
+            for (int k = 0; k < words; k++) {
+                i.N = first + k * Width * V;
+                i.N = i.N < columns ? i.N : first;  // read the first word again, which moves no maximum
+                ks_row_fetch<V>(x, i, kept[k]);
+            }
+#pragma unroll
+            for (int k = 0; k < words; k++) {
+                ks_acc term[V];
+                ks_term_m<V>(x, i, f, kept[k], term);
+#pragma unroll
+                for (int n = 0; n < V; n++) f.m = ks_max(f.m, term[n]);
+            }
+            l *= ks_exp(ks_shift(m, f.m));
+            m = f.m;
+#pragma unroll
+            for (int k = 0; k < words; k++) {
+                ks_acc term[V];
+                i.N = first + k * Width * V;
+                if (i.N >= columns) continue;
+                ks_term_l<V>(x, i, f, kept[k], term);
+#pragma unroll
+                for (int n = 0; n < V; n++) l += term[n];
+            }
+        }
+        f.m = ks_across<ks_maximum, Width>(m, room, turn);
+        f.l = ks_across<ks_sum, Width>(l * ks_exp(ks_shift(m, f.m)), room, turn);
+        for (i.N = threadIdx.x * V; i.N < columns; i.N += Width * V) {
+            ks_kept<V> kept;
+            ks_row_fetch<V>(x, i, kept);
+            if (KS_SETTLES) {
+                ks_acc term[V];
+                ks_term_l<V>(x, i, f, kept, term);
+                ks_row_settle<V>(kept, term);
+            }
+            ks_row_put<V>(x, i, f, kept);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KS_WK) softmax_row_online(const __grid_constant__ ks_args x) {
+    ks_wait_for_earlier_launch();
+    ks_allow_next_launch();
+    if (KS_VEC > 1 && ks_row_wide<KS_VEC>(x))
+        rows<KS_VEC>(x);
+    else
+        rows<1>(x);
+}
