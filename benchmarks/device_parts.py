@@ -127,7 +127,7 @@ def _words(key: str) -> list[str]:
     """The command line of a problem's key: 'gemm 16x16x16 bfloat16 epilogue=none layout=nn'."""
     op, shape, dtype, *options = key.split()
     pairs = [option.partition("=") for option in options]
-    named = [word for name, _, value in pairs for word in (f"--{name}", value)]
+    named = [word for name, _, value in pairs for word in ("--option", f"{name}={value}")]
     return ["tune", op, "--shape", shape, "--dtype", dtype, "--device", "cuda", *named]
 
 

@@ -1,0 +1,93 @@
+"""Templates of softmax on CUDA, compiled for three architectures without a GPU, and what the machine code says."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from math import prod
+
+import pytest
+from pairwise import cover
+from softmax_cases import derived, problem
+
+from kernsearch import backends, registry
+from kernsearch.candidate import lower
+from kernsearch.errors import Rejected
+from kernsearch.feasible import FeasibleSpace
+from kernsearch.launch import itemsize
+
+BACKEND = backends.get("cuda")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
+SHAPES = {"smallest": (64, 16), "largest": (64, 65536), "short": (4096, 1000), "random": (512, 8192)}
+OPS = {"": "softmax", "_max": "softmax", "_product": "softmax_backward", "_sum": "log_softmax_backward"}
+TIMEOUT_S = 120
+MOST_COMPILES = 120
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Templates of softmax, and the generic one that spreads."""
+    sources = ("softmax/", "generic/cuda/04")
+    return tuple(t.name for t in registry.templates("cuda") if t.source.startswith(sources))
+
+
+def op_of(template: str) -> str:
+    return next(op for suffix, op in reversed(OPS.items()) if template.endswith(suffix))
+
+
+@cache
+def space(template: str, dtype: str, arch: str, corner: str, prologue: str):
+    """(variant, configs) of the first variant with the template; None when there are none."""
+    name = op_of(template)
+    options = {"prologue": prologue} if name == "softmax" else {}
+    if not options and prologue != "none":
+        return None
+    of = problem(name, SHAPES[corner], dtype, **options)
+    found = [v for v in derived(of.at((64, 64)), "cuda").variants if template in v.name.split("+")]
+    device = BACKEND.compile_only(arch)
+    sizes = {**registry.op(name).sizes(of), "ITEMSIZE": itemsize(dtype), "THREADS": device.sms}
+    for variant in found:
+        made = FeasibleSpace(variant.params, variant.constraints, device, sizes)
+        if next(made.iterate(), None) is not None:
+            return of, variant, made
+    return None
+
+
+@cache
+def rows() -> list[tuple[str, ...]]:
+    factors = {
+        "template": names(),
+        "dtype": ("bfloat16", "float16", "float32", "float64"),
+        "arch": ARCHITECTURES,
+        "corner": tuple(SHAPES),
+        "prologue": ("none", "scale,bias,mask"),
+    }
+    return [tuple(row.values()) for row in cover(factors, lambda row: space(*row.values()) is not None)]
+
+
+def kernel(row):
+    of, variant, made = space(*row)
+    rng = random.Random(repr(row))
+    drawn = [made.sample(rng) for _ in range(12)]
+    config = max(drawn, key=lambda c: prod(c.values())) if row[3] == "largest" else drawn[0]
+    plan = lower(variant, config, of, BACKEND, BACKEND.compile_only(row[2]))
+    return next(k for k in plan.kernels if k.template == row[0]), config
+
+
+def test_the_cover_has_every_template_and_few_rows():
+    assert {row[0] for row in rows()} == set(names())
+    assert len(rows()) <= MOST_COMPILES
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_feasible_config_compiles_and_can_be_launched(arch):
+    chosen = [(row, *kernel(row)) for row in rows() if row[2] == arch]
+    device = BACKEND.compile_only(arch)
+    refused = {}
+    for at, outcome in BACKEND.compile_many([k for _, k, _ in chosen], device, jobs=2, timeout_s=TIMEOUT_S):
+        if isinstance(outcome, Rejected):
+            refused[f"{chosen[at][0]} {chosen[at][2]}"] = outcome.reason
+        else:
+            assert outcome.evidence["warnings"] == "", chosen[at]
+    assert refused == {}
