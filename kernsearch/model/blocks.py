@@ -26,6 +26,8 @@ L2_BYTES_CLOCK = 64  # what one multiprocessor can fetch from the second-level c
 SYNCHRONOUS = 0.55  # share of the rate left when a step's fetch and its arithmetic take turns
 MMA_SYNC = 0.62  # share of the tensor rate that mma.sync reaches where wgmma exists
 REGISTERS_APART = 48  # of a thread, beside its sums
+KEPT_APART = 24  # registers of a thread beside what it keeps of a row
+MOST_REGISTERS = 65536  # of a block
 BY_THREADS = 2.0  # how much longer threads take to store a tile of sums than the copy engine
 INTAKE = 0.8  # share of what the multiprocessors could take in that the second-level cache delivers
 LOST = 8.0  # multiprocessors that clusters of more than two blocks cannot use
@@ -59,8 +61,8 @@ class DeviceKernel(KernelRoofline):
         compute, waves = self._compute_s(blocks, resident)
         parts = {
             "compute": compute,
-            "l2": self._l2_bytes(blocks) / self._intake(),
-            "memory": self._memory_s() + self._again_s(blocks, waves, resident),
+            "l2": (self._l2_bytes(blocks) + self._spilled_bytes(blocks) + self._twice()) / self._intake(),
+            "memory": self._memory_s() + self._again_s(blocks, waves, resident) + self._twice_s(blocks, resident),
             "waiting": waves * self._waiting_s(blocks, resident),
         }
         parts = {name: self._spread(value) for name, value in parts.items()}
@@ -199,9 +201,32 @@ class DeviceKernel(KernelRoofline):
             for step in self.matched.annotations:
                 if step[0] == "tile" and step[2] == "block" and step[3] in config:
                     sums *= config[step[3]]
-            registers = min(255, sums // max(threads, 1) + REGISTERS_APART) if launch is not None else 64
-            found.append(max(1, occupancy(self.device, registers=registers, threads=threads, shared=shared)))
+            wanted = sums // max(threads, 1) + REGISTERS_APART + self._kept(config)
+            registers = min(255, MOST_REGISTERS // max(threads, 1), wanted) if launch is not None else 64
+            fit = occupancy(self.device, registers=registers, threads=threads, shared=shared)
+            found.append(max(1, min(fit, config.get("WAVES", fit))))
         return np.array(found, dtype=float)
+
+    def _kept(self, config: Mapping[str, int]) -> int:
+        """Registers of a thread that hold what the kernel has read: an element of each kept operand for each of its
+        elements of a reduced axis."""
+        sums = {self.program.keys[name] for name in self.kernel.anchors}
+        kept = [s for s in self.matched.annotations if s[0] == "keep" and s[2] == "registers" and s[1] not in sums]
+        each = 1
+        for step in self.matched.annotations:
+            if step[0] == "tile" and step[2] == "thread" and set(step[1]) <= self.reduced:
+                each *= config[step[3]]
+        return len(kept) * each
+
+    def _spilled_bytes(self, blocks: list[Loop]) -> Numbers:
+        """What goes to local memory and back for each element that is kept and finds no register."""
+        launch = self.matched.template.launches[-1] if self.matched.template.launches else None
+        spilled = []
+        for config in self.configs:
+            threads = self._geometry(launch, {**self.sizes, **config, "SMS": self.device.facts.get("sms", 1)})[1]
+            room = min(255, MOST_REGISTERS // max(threads, 1)) - KEPT_APART
+            spilled.append(4 * 2 * threads * max(0, self._kept(config) - room))
+        return np.array(spilled, dtype=float) * self._count(blocks)
 
     @staticmethod
     def _geometry(launch: object, names: Mapping[str, int]) -> tuple[int, int]:
@@ -305,6 +330,23 @@ class DeviceKernel(KernelRoofline):
             wave = wave + lines
         return np.maximum(0.0, waves * wave - read) / (STREAMED * self.ceilings.copy)
 
+    def _twice(self) -> Numbers:
+        """Bytes of what a reduction reads and an output reads again, unless the kernel keeps it."""
+        p, kept = self.program, {step[1] for step in self.matched.annotations if step[0] == "keep"}
+        after = {name for name in self.kernel.members if set(self.kernel.anchors) & set(p.ancestors[name])}
+        before = {use for name in set(self.kernel.members) - after for use in p.nodes[name].args}
+        again = {use for name in after for use in p.nodes[name].args} & before
+        if kept or not self.kernel.anchors:
+            return np.zeros(())
+        names = {p.arrays[use.node, use.field] for use in again if use.node not in self.kernel.members}
+        return sum((self._size(o) for o in self._reads() if o.name in names), start=np.zeros(()))
+
+    def _twice_s(self, blocks: list[Loop], resident: Numbers) -> Numbers:
+        """Reading it from memory, as far as what is under way does not fit the second-level cache."""
+        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 1))
+        under_way = float(self.device.facts.get("sms", 1)) * resident * self._block_bytes(blocks)
+        return self._twice() * np.minimum(1.0, under_way / max(room, 1.0)) / (STREAMED * self.ceilings.copy)
+
     def _labels(self) -> dict[str, tuple[str, str]]:
         places = [*self.kernel.reads, *self.kernel.outputs]
         return {self.program.arrays[place]: place for place in places}
@@ -322,6 +364,8 @@ class DeviceKernel(KernelRoofline):
         """Bytes of one block that are asked for and not there yet."""
         moves = [step for step in self.matched.annotations if step[0] == "move" and step[2] in ASYNCHRONOUS]
         serial = [loop for loop in self.loops if loop.kind == "serial" and loop.reduced]
+        if any(self._kept(config) for config in self.configs[:1]):
+            return self._block_bytes(blocks)  # a block asks for all that it keeps
         if not moves or not serial:
             return np.array(256 * 16.0)  # a 16-byte load of each thread
         depth = np.prod(np.stack([self._spread(self.extents[axis]) for axis in serial[0].axes]), axis=0)

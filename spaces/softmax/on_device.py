@@ -20,7 +20,7 @@ from kernsearch.runtime.strides import overlap
 from kernsearch.runtime.views import broadcast, span
 
 from . import DTYPES
-from .shapes import MOST_MATRICES, matrices
+from .shapes import MOST_MATRICES, STRETCHED, matrices
 
 Views = dict[str, ArrayView]
 
@@ -120,6 +120,8 @@ def _other(name: str, array: Any, shape: tuple[int, ...], dtype: str, device: in
     view, found = view_on(name.lower(), array, device)
     if found != dtype:
         raise DtypeError(f"{name.lower()} is {found}: want {dtype}; nothing is converted")
+    if name not in STRETCHED and view.shape != shape:
+        raise ArrayError(f"{name.lower()} has shape {view.shape}: want {shape}")
     stretched = broadcast(view, shape)
     if stretched is None:
         raise ArrayError(f"{name.lower()} has shape {view.shape}: want {shape}, or one that broadcasts to it")

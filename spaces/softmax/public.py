@@ -17,7 +17,7 @@ from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.host import HostPlan
 
 from . import DTYPES, on_device
-from .shapes import MOST_MATRICES, matrices
+from .shapes import MOST_MATRICES, STRETCHED, matrices
 
 _ARRAY = np.ndarray
 Named = dict[str, Any]  # arrays by the name of the operand
@@ -165,6 +165,8 @@ def _other(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np
         array, dtype = array.view(np.uint8), np.dtype(np.uint8)
     if array.dtype.newbyteorder("=") != dtype:
         raise DtypeError(f"{name.lower()} is {array.dtype}: want {dtype}; nothing is converted")
+    if name not in STRETCHED and array.shape != shape:
+        raise ArrayError(f"{name.lower()} has shape {array.shape}: want {shape}")
     try:
         return np.broadcast_to(array, shape)
     except ValueError as error:

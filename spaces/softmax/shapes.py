@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 Shape = tuple[int, ...]
+STRETCHED = ("bias", "mask")  # arrays that may broadcast to the others' shape
 MOST_MATRICES = 64  # more than that are copied into one instead
 
 

@@ -207,9 +207,11 @@ def _needs_partials(binding: Binding) -> bool:
 def _roots(binding: Binding) -> Iterator[str]:
     """Maps and generic reductions: each root by rows and columns, with the fields that it needs."""
     for r, root in enumerate(binding.roots):
+        columns = binding.groups.get("C") or root.axes[-1:]  # those that a template asks for, or the last axis
+        rows = tuple(axis for axis in root.axes if axis not in columns)
         fields = binding.fields if any(leaves(root.value, "acc")) else ()
         reduced = [a for field in fields for leaf in leaves(field.body, "load") for a in leaf[2] if a not in root.axes]
-        groups = {"M": root.axes[:-1], "N": root.axes[-1:], "K": tuple(dict.fromkeys(reduced))}
+        groups = {"M": rows, "N": columns, "K": tuple(dict.fromkeys(reduced))}
         groups["K"] = tuple(a for a in binding.extents if a in groups["K"])
         view = View(binding, groups)
         yield _function(f"int64_t ks_rows_{r}", "const ks_args *x", view.extent("M"))

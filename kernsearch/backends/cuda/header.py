@@ -217,9 +217,11 @@ def _packed(view: View, at: Place, start: str) -> Iterator[str]:
 def _roots(binding: Binding) -> Iterator[str]:
     """Maps and generic reductions: each root by rows and columns, with the fields that it needs."""
     for r, root in enumerate(binding.roots):
+        columns = binding.groups.get("C") or root.axes[-1:]  # those that a template asks for, or the last axis
+        rows = tuple(axis for axis in root.axes if axis not in columns)
         fields = binding.fields if any(leaves(root.value, "acc")) else ()
         reduced = {a for field in fields for leaf in leaves(field.body, "load") for a in leaf[2] if a not in root.axes}
-        groups = {"M": root.axes[:-1], "N": root.axes[-1:], "K": tuple(a for a in binding.extents if a in reduced)}
+        groups = {"M": rows, "N": columns, "K": tuple(a for a in binding.extents if a in reduced)}
         view = View(binding, groups, "x.")
         yield function(f"int64_t ks_rows_{r}", X, view.extent("M"))
         yield function(f"int64_t ks_columns_{r}", X, view.extent("N"))

@@ -60,7 +60,7 @@ def _family(of: Reduction) -> tuple[Template, ...]:
         what="as row_passes, what is kept in a row of the thread's own, stores around the caches",
         source="softmax/c/02_row_streamed.c",
         entry="softmax_row_streamed",
-        ann=(_BLOCK, ("keep", "X", "shared")),
+        ann=(_BLOCK, *(("keep", role, "shared") for role in of.operands)),
         scratch="THREADS * ceil(K + 64, 64) * 64 * max(4, ITEMSIZE) + 64",
     )
     states = Template(

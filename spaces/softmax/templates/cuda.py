@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernsearch.device import Device
+from kernsearch.program import Annotation
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Launch, Template
 
@@ -65,6 +66,10 @@ _SKEWED = Constraint(
 )
 
 
+def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
+    return tuple(("keep", role, level) for role in of.operands)
+
+
 def _launch(entry: str, blocks: str, block: str, *, shared: str = "0", cluster: str = "1") -> tuple[Launch, ...]:
     return (Launch(entry, (blocks, "1", "1"), block, shared=shared, cluster=(cluster, "1", "1"), overlap=True),)
 
@@ -80,7 +85,7 @@ def _warp_rows(of: Reduction) -> Template:
         groups="M* K1",
         ann=(
             ("tile", ("M",), "block", "BM"), ("tile", ("M",), "warp", "WM"), ("tile", ("K",), "thread", "TK"),
-            ("keep", "X", "registers"),
+            *_keep(of, "registers"),
         ),
         params=(_ROWS, _WARP_ROWS, _KEPT),
         knobs=(_WAVES, _STREAM),
@@ -107,7 +112,7 @@ def _block_rows(of: Reduction) -> Template:
         source="softmax/cuda/01_row_kept.cu",
         entry="softmax_row_kept",
         groups="M* K1",
-        ann=(("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"), ("keep", "X", "registers")),
+        ann=(("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"), *_keep(of, "registers")),
         params=(_FEW_ROWS, _KEPT),
         knobs=(_WIDE, _WAVES, _STREAM),
         constraints=(
@@ -115,7 +120,7 @@ def _block_rows(of: Reduction) -> Template:
             _SKEWED,
             Constraint("a block has more than 1024 threads", lambda c, d, s: c["BM"] * c["WK"] <= 1024),
             Constraint("rows side by side leave no thread busy", lambda c, d, s: c["BM"] == 1 or c["WK"] <= 256),
-            *_fits(lambda c: c["WK"] * c["TK"], letters, must=False),
+            *_fits(lambda c: c["WK"] * c["TK"], letters),
         ),
         launches=_launch("softmax_row_kept", "min(ceil(M, BM), SMS * WAVES)", "BM * WK"),
     )
@@ -131,7 +136,7 @@ def _shared_row(of: Reduction) -> Template:
         source="softmax/cuda/02_row_shared.cu",
         entry="softmax_row_shared",
         groups="M* K1",
-        ann=(("tile", ("M",), "block", "BM"), ("keep", "X", "shared")),
+        ann=(("tile", ("M",), "block", "BM"), *_keep(of, "shared")),
         params=(_ONE_ROW,),
         knobs=(_SHARED, _WIDE, _UNDER_WAY, _WAVES, _STREAM),
         constraints=(
@@ -158,7 +163,7 @@ def _cluster_row(of: Reduction) -> Template:
         groups="M* K1",
         ann=(
             ("combine", "S", "cluster"), ("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"),
-            ("keep", "X", "registers"),
+            *_keep(of, "registers"),
         ),
         params=(_CLUSTER, _ONE_ROW, _KEPT),
         knobs=(_WIDE, _WAVES, _STREAM),

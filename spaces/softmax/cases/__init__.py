@@ -1,0 +1,5 @@
+"""Case studies of softmax, one module each."""
+
+from . import one_block_row, online_softmax
+
+CASES = (online_softmax.CASE, one_block_row.CASE)
