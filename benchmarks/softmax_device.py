@@ -172,7 +172,9 @@ def main() -> None:
     checks = commands.add_parser("check", help="every variant through the gates")
     checks.add_argument("--only", default="", help="part of a problem's name, like 'softmax 300x1000 float32'")
     tables = commands.add_parser("table", help="the figures")
-    tables.add_argument("--groups", default="", help=f"comma list of {', '.join(softmax_figures.GROUPS)}; all when empty")
+    tables.add_argument(
+        "--groups", default="", help=f"comma list of {', '.join(softmax_figures.GROUPS)}; all when empty"
+    )
     tables.add_argument("--rounds", type=int, default=None)
     tries = commands.add_parser("try", help="configs of one problem")
     tries.add_argument("--shape", default="4096x4096")

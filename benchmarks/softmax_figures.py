@@ -15,7 +15,7 @@ SHAPES = (
 ALONE = ("1823x781", "10x4000", "1x131072")  # against torch only: nothing else is known of them
 ITEMSIZE = {"float32": 4, "bfloat16": 2}
 LARGE_BYTES = 64e6
-# Of the copy of the same bytes, what QuACK 0.6.5 reached beside it on a device of the same kind, in the order of SHAPES.
+# Of the copy of the same bytes, what QuACK 0.6.5 reached beside it on such a device, in the order of SHAPES.
 QUACK = {
     ("softmax", "float32"): (3484 / 3628, 3080 / 3066, 3251 / 3935, 4115 / 4225, 3215 / 3530, 2595 / 2461, 3798 / 4101,
                              3435 / 3654, 4124 / 4221, 3753 / 4244),
@@ -75,7 +75,12 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
         Row(f"geometric mean against torch, {len(torch)} problems", _mean(torch), 1.6, 2.1),
         Row("worst against torch", min(torch, default=None), 0.97, 1.1),
         Row(f"share of the copy by QuACK's share, {len(quack)} problems", _mean(quack), 0.93, 1.03),
-        Row(f"mean share of the copy, {len(large)} large problems", sum(large) / len(large) if large else None, 0.9, 0.98),
+        Row(
+            f"mean share of the copy, {len(large)} large problems",
+            sum(large) / len(large) if large else None,
+            0.9,
+            0.98,
+        ),
         Row("worst share of the copy of these", min(large, default=None), 0.8, 0.93),
         Row(f"backward: geometric mean against torch, {len(backward)} problems", _mean(backward), 1.5, 2.0),
     ]
@@ -101,7 +106,9 @@ def show(found: Mapping[str, Any]) -> None:
     for name, group in found.items():
         if "error" in group:
             print(f"{name}: {group['error']}")
-    figures = [(r.what, "-" if r.value is None else f"{r.value:.3f}", r.floor, r.target, r.verdict) for r in rows(found)]
+    figures = [
+        (r.what, "-" if r.value is None else f"{r.value:.3f}", r.floor, r.target, r.verdict) for r in rows(found)
+    ]
     table(("figure", "measured", "floor", "target", "reached"), figures)
 
 

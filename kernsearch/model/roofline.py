@@ -158,7 +158,10 @@ class KernelRoofline:
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
         peak = self.ceilings.flops_one.get(self.dtype) or min(self.ceilings.flops_one.values())
-        return (sums * self._apart() / self._efficiency() + 2 * others) / (peak * self._busy)
+        share = self._efficiency()
+        if not np.any(sums) and self.matched.template.efficiency is not None:
+            others = others / share  # of elementwise arithmetic, where a kernel has nothing else
+        return (sums * self._apart() / share + 2 * others) / (peak * self._busy)
 
     def _apart(self) -> Numbers:
         """What it costs to read short rows where they are: each is on a page of its own."""

@@ -253,9 +253,7 @@ class Matched:
         )
         named = {role for root in self.template.roots for role in _roles(root)}
         read = {
-            role: use
-            for role, use in found.places.items()
-            if use.field and role in named and not self._is_root(use)
+            role: use for role, use in found.places.items() if use.field and role in named and not self._is_root(use)
         }
         operands = {role: self._expression(use, {}) for role, use in read.items()}
         fields = self._fields()

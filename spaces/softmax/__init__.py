@@ -114,7 +114,11 @@ OP = space.Op(
         LAYOUT,
         RESULT,
         space.OptionSpec(
-            "prologue", "none", parse_prologue, "none, or a list of scale, bias, mask: what happens to X first", PROLOGUES
+            "prologue",
+            "none",
+            parse_prologue,
+            "none, or a list of scale, bias, mask: what happens to X first",
+            PROLOGUES,
         ),
     ),
     root=_root,

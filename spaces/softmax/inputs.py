@@ -33,7 +33,9 @@ def laid(problem: Problem, rows: np.ndarray) -> np.ndarray:
     return rows.astype(dtype_of(problem), copy=False)
 
 
-def _whole(problem: Problem, rows: np.ndarray, rng: np.random.Generator, *, kept: float = 0.7) -> tuple[Arrays, Scalars]:
+def _whole(
+    problem: Problem, rows: np.ndarray, rng: np.random.Generator, *, kept: float = 0.7
+) -> tuple[Arrays, Scalars]:
     """X from its rows, and the prologue's arrays at random."""
     wanted = steps(problem)
     arrays = {"X": laid(problem, rows)}

@@ -9,8 +9,8 @@ t = x - max x for x = scale * X + bias:
 A = 4e-6 in float32 is the promise: one exponential (2 units), a sum of positive terms and a quotient. It is 67 units,
 and as many of float64 there, times four as the reference errs too. t is exact to half a unit, which the exponential
 turns into a relative error of u * |t|: within A for elements that matter (|t| <= 16), beyond it below them. P = u times
-the largest |scale * X| + |bias| of the row is what rounding the prologue moves x by; without one x is exact. tiny is the
-smallest number: results below it are subnormal.
+the largest |scale * X| + |bias| of the row is what rounding the prologue moves x by; without one x is exact. tiny is
+the smallest number: results near it are subnormal.
 """
 
 from __future__ import annotations

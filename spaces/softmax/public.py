@@ -65,7 +65,9 @@ def _forward(result: str, x: Any, axis: int, scale: float, mask: Any, bias: Any,
     return _call("softmax", arrays, axis, options, {"scale": scale}, out, "Y")
 
 
-def _call(op: str, arrays: Named, axis: int, options: dict[str, str], scalars: dict[str, float], out: Any, into: str) -> Any:
+def _call(
+    op: str, arrays: Named, axis: int, options: dict[str, str], scalars: dict[str, float], out: Any, into: str
+) -> Any:
     library = next(filter(None, map(libraries.of, (*arrays.values(), out))), None)
     if library is not None:
         return on_device.call(op, arrays, axis, options, scalars, out, into, library)
@@ -170,7 +172,9 @@ def _other(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np
     try:
         return np.broadcast_to(array, shape)
     except ValueError as error:
-        raise ArrayError(f"{name.lower()} has shape {array.shape}: want {shape}, or one that broadcasts to it") from error
+        raise ArrayError(
+            f"{name.lower()} has shape {array.shape}: want {shape}, or one that broadcasts to it"
+        ) from error
 
 
 def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -188,8 +192,6 @@ def _problem(op: str, shape: tuple[int, int], dtype: str, options: tuple[tuple[s
     return registry.op(op).problem(shape, dtype, backend="cpu", **dict(options))
 
 
-def _plan(
-    op: str, rows: int, columns: int, dtype: str, layout: str, options: tuple[tuple[str, str], ...]
-) -> HostPlan:
+def _plan(op: str, rows: int, columns: int, dtype: str, layout: str, options: tuple[tuple[str, str], ...]) -> HostPlan:
     problem = _problem(op, (rows, columns), dtype, (("layout", layout), *options))
     return cast(HostPlan, runtime.load_problem(problem, runtime.device_of("cpu")))

@@ -55,7 +55,7 @@ def backward(problem: Problem) -> Program:
     dy, y = (sketch.input(name, axes, problem.dtype) for name in ("DY", "Y"))
     if problem.op == "softmax_backward":
         total = sketch.dot("total", dy, y, over="n")
-        value = ("mul", y, ("sub", dy, total))
+        value: tuple[object, ...] = ("mul", y, ("sub", dy, total))
     else:
         total = sketch.reduce("total", "sum", dy, over="n")
         value = ("sub", dy, ("mul", ("exp", y), total))

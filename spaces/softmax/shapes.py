@@ -41,9 +41,7 @@ class Matrices:
     def offsets(self, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """Where each matrix starts, for each of the arrays named."""
         for index in product(*(range(extent) for extent, _ in self.outer)):
-            yield tuple(
-                sum(i * steps[name] for i, (_, steps) in zip(index, self.outer, strict=True)) for name in names
-            )
+            yield tuple(sum(i * steps[name] for i, (_, steps) in zip(index, self.outer, strict=True)) for name in names)
 
 
 def matrices(arrays: Mapping[str, tuple[Shape, Shape]], axis: int) -> Matrices:
@@ -62,7 +60,7 @@ def matrices(arrays: Mapping[str, tuple[Shape, Shape]], axis: int) -> Matrices:
     groups.sort(key=lambda group: group[0])
     rows, down = groups.pop() if groups else (1, dict.fromkeys(arrays, 0))
     along = {name: strides[axis] for name, (_, strides) in arrays.items()}
-    last = next(reversed(arrays))
+    last = list(arrays)[-1]
     turned = rows > 1 and 0 < abs(down[last]) < abs(along[last]) and shape[axis] > 1
     pairs = {name: (along[name], down[name]) if turned else (down[name], along[name]) for name in arrays}
     return Matrices(rows, shape[axis], "t" if turned else "n", pairs, tuple(groups))

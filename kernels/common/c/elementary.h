@@ -16,8 +16,21 @@
 
 KS_INLINE ks_v ks_neg(ks_v a) { return -a; }
 KS_INLINE ks_v ks_abs(ks_v a) { return (ks_v)((ks_m)a & ~(ks_m)ks_splat((ks_t)-0.0)); }
-KS_INLINE ks_v ks_max(ks_v a, ks_v b) { return ks_select((ks_m)(a > b) | (ks_m)(a != a), a, b); }
-KS_INLINE ks_v ks_min(ks_v a, ks_v b) { return ks_select((ks_m)(a < b) | (ks_m)(a != a), a, b); }
+
+// The larger or smaller of a and b; b where either is NaN. One instruction of x86.
+#if KS_VECTOR_BYTES == 32 && defined(__AVX__) && !KS_DOUBLE
+KS_INLINE ks_v ks_larger(ks_v a, ks_v b) { return (ks_v)_mm256_max_ps((__m256)a, (__m256)b); }
+KS_INLINE ks_v ks_smaller(ks_v a, ks_v b) { return (ks_v)_mm256_min_ps((__m256)a, (__m256)b); }
+#elif KS_VECTOR_BYTES == 64 && defined(__AVX512F__) && !KS_DOUBLE
+KS_INLINE ks_v ks_larger(ks_v a, ks_v b) { return (ks_v)_mm512_max_ps((__m512)a, (__m512)b); }
+KS_INLINE ks_v ks_smaller(ks_v a, ks_v b) { return (ks_v)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
+KS_INLINE ks_v ks_larger(ks_v a, ks_v b) { return ks_select((ks_m)(a > b), a, b); }
+KS_INLINE ks_v ks_smaller(ks_v a, ks_v b) { return ks_select((ks_m)(a < b), a, b); }
+#endif
+
+KS_INLINE ks_v ks_max(ks_v a, ks_v b) { return ks_select((ks_m)(a != a), a, ks_larger(a, b)); }
+KS_INLINE ks_v ks_min(ks_v a, ks_v b) { return ks_select((ks_m)(a != a), a, ks_smaller(a, b)); }
 KS_INLINE ks_v ks_relu(ks_v a) { return (ks_v)((ks_m)a & ~(ks_m)(a < (ks_v){0})); }
 
 // Apply a function of the C library to each lane.
@@ -48,8 +61,7 @@ KS_INLINE ks_v ks_log(ks_v a) { KS_BY_LANE(__builtin_logf, a); return a; }
 // exp(x) = 2^n exp(r), n the whole number nearest to x / ln 2: adding 1.5 * 2^23 rounds, and leaves n in the low bits.
 // 2^n is applied in two halves, so that results near overflow and subnormal ones come out right.
 KS_INLINE ks_v ks_exp(ks_v x) {
-    x = ks_select((ks_m)(x > 89.0f), ks_splat(89.0f), x);
-    x = ks_select((ks_m)(x < -104.0f), ks_splat(-104.0f), x);
+    x = ks_larger(ks_splat(-104.0f), ks_smaller(ks_splat(89.0f), x));  // NaN stays
     const ks_v magic = ks_splat(12582912.0f);
     ks_v rounded = x * 1.44269504f + magic;
     ks_m n = (ks_m)rounded - (ks_m)magic;

@@ -11,10 +11,6 @@
 #define KS_CONTIGUOUS 1  // neighbours in a row are neighbours in memory
 #define KS_STREAMED 2    // stores go around the caches where the address is aligned
 
-#if KS_VECTOR_BYTES >= 32 && defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 KS_INLINE void ks_fence_streams(int how) {
 #if defined(__x86_64__)
     if (how & KS_STREAMED) __builtin_ia32_sfence();

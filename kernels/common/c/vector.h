@@ -9,6 +9,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #ifndef KS_VECTOR_BYTES
 #define KS_VECTOR_BYTES 16
@@ -39,7 +42,13 @@ KS_INLINE ks_t *ks_align(void *p) { return (ks_t *)(((uintptr_t)p + 63) & ~(uint
 KS_INLINE ks_v ks_splat(ks_t a) { return a - (ks_v){0}; }  // x - 0 is x, also for -0
 
 // Where the mask is set a, else b.
+#if KS_VECTOR_BYTES == 32 && defined(__AVX__) && !KS_DOUBLE
+KS_INLINE ks_v ks_select(ks_m mask, ks_v a, ks_v b) {
+    return (ks_v)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+}
+#else
 KS_INLINE ks_v ks_select(ks_m mask, ks_v a, ks_v b) { return (ks_v)(((ks_m)a & mask) | ((ks_m)b & ~mask)); }
+#endif
 
 KS_INLINE ks_v ks_load_all(const ks_t *p) {
     ks_v v;

@@ -44,9 +44,7 @@ def row_header(binding: Binding) -> Iterator[str]:
     roles = [c_name(role) for role in rows.operands]
     yield f"typedef struct {{ ks_v {', '.join(roles)}; }} ks_kept;"
     how = _how(view)
-    values = [
-        f"kept.{role} = {spell(expr, how)};" for role, expr in zip(roles, rows.operands.values(), strict=True)
-    ]
+    values = [f"kept.{role} = {spell(expr, how)};" for role, expr in zip(roles, rows.operands.values(), strict=True)]
     yield _function("ks_kept ks_row_fetch", HEAD, ["ks_kept kept;", *values, "return kept;"])
     listed = [f"FIELD({c_name(term.name)}, {term.monoid})" for term in rows.terms]
     yield f"#define KS_EARLY_FIELDS(FIELD) {' '.join(listed[:-1])}"

@@ -51,7 +51,9 @@ def row_header(binding: Binding, types: dict[str, str]) -> Iterator[str]:
     yield f"#define KS_EARLY_FIELDS(FIELD) {' '.join(listed[:-1])}"
     yield f"#define KS_LAST_FIELD(FIELD) {listed[-1]}"
     for term in rows.terms:
-        head = f"void ks_term_{c_name(term.name)}({X}, {AT}, const ks_fields &f, const ks_kept<V> &kept, ks_acc (&out)[V])"
+        head = (
+            f"void ks_term_{c_name(term.name)}({X}, {AT}, const ks_fields &f, const ks_kept<V> &kept, ks_acc (&out)[V])"
+        )
         yield _lanes(view, head, [("out[l]", term.value)], rows)
     yield f"#define KS_SETTLES {int(rows.settles)}"
     yield (
@@ -93,7 +95,7 @@ def _widths(view: View, rows: Rows) -> Iterator[str]:
     moved = _moved(view, rows)
     largest = max((itemsize(view.array(name).dtype) for name, _ in moved), default=4)
     yield f"#define KS_VEC {WORD // largest}"
-    conditions = ["x.e_%s %% V == 0" % c_name(rows.axis)]
+    conditions = [f"x.e_{c_name(rows.axis)} % V == 0"]
     for name, axes in moved:
         size = itemsize(view.array(name).dtype)
         conditions.append(f"{view.step(name, axes, rows.axis)} == 1")

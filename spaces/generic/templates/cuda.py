@@ -73,7 +73,11 @@ SPREAD = Template(
     roots=(hole("Y", comb(), groups="MC"),),
     groups="M* C1 K1",
     ann=(("tile", ("M",), "block", "BM"), ("tile", ("C",), "block", "BN"), ("tile", ("C",), "thread", "TN")),
-    params=(Param("BM", (1,), "rows of a block"), Param("BN", (1024, 2048, 4096, 8192), "elements of a row per block"), _SPREAD_TN),
+    params=(
+        Param("BM", (1,), "rows of a block"),
+        Param("BN", (1024, 2048, 4096, 8192), "elements of a row per block"),
+        _SPREAD_TN,
+    ),
     constraints=(
         Constraint("a block's columns are no whole number of turns", lambda c, d, s: c["BN"] % (256 * c["TN"]) == 0),
     ),

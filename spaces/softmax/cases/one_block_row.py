@@ -26,10 +26,11 @@ def arms(device: Device) -> tuple[Arm, ...]:
 
 
 def comparisons(device: Device) -> tuple[Comparison, ...]:
+    many, few, few_apart, long, long_apart = (arm.label for arm in arms(device))
     return (
-        Comparison("10 rows after 4000, a block a row: each operation", *(a.label for a in arms(device)[:2]), "flop"),
-        Comparison("10 rows: several blocks a row instead of one", *(a.label for a in arms(device)[1:3])),
-        Comparison("rows of 65536: several blocks a row instead of one", *(a.label for a in arms(device)[3:])),
+        Comparison("10 rows after 4000, a block a row: each operation", many, few, "flop"),
+        Comparison("10 rows: several blocks a row instead of one", few, few_apart),
+        Comparison("rows of 65536: several blocks a row instead of one", long, long_apart),
     )
 
 

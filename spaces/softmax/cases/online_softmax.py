@@ -6,8 +6,8 @@ from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.device import Device
 
 SHAPES = ((4096, 4096), (8, 262144))  # rows that a cache holds, and few long ones
-THREE = {"cpu": ("row_passes",), "cuda": ("row_states_max+row_states_sum+map",)}
-KEPT = {"cpu": ("row_streamed",), "cuda": ("cluster_row", "block_row")}
+THREE: dict[str, tuple[str, ...]] = {"cpu": ("row_passes",), "cuda": ("row_states_max+row_states_sum+map",)}
+KEPT: dict[str, tuple[str, ...]] = {"cpu": ("row_streamed",), "cuda": ("cluster_row", "block_row")}
 
 
 def _label(shape: tuple[int, int], way: str) -> str:
@@ -15,7 +15,8 @@ def _label(shape: tuple[int, int], way: str) -> str:
 
 
 def arms(device: Device) -> tuple[Arm, ...]:
-    ways = {"three passes": THREE, "online": dict.fromkeys(THREE, ("row_online",)), "kept": KEPT}
+    online: dict[str, tuple[str, ...]] = {"cpu": ("row_online",), "cuda": ("row_online",)}
+    ways: dict[str, dict[str, tuple[str, ...]]] = {"three passes": THREE, "online": online, "kept": KEPT}
     return tuple(
         Arm(_label(shape, way), shape, variants[device.backend], dtype="float32")
         for shape in SHAPES

@@ -1,4 +1,4 @@
-"""Templates of softmax on CUDA: a row by a part of a warp, a warp, a block or a cluster, and those that read it twice."""
+"""Templates of softmax on CUDA: a row by a part of a warp, a warp, a block, a cluster, and those that read it twice."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
 
 
 def _launch(entry: str, blocks: str, block: str, *, shared: str = "0", cluster: str = "1") -> tuple[Launch, ...]:
-    return (Launch(entry, (blocks, "1", "1"), block, shared=shared, cluster=(cluster, "1", "1"), overlap=True),)
+    return (
+        Launch(entry, (blocks, "1", "1"), block, shared=shared, cluster=(cluster, "1", "1"), overlap=True),  # type: ignore[arg-type]
+    )
 
 
 def _warp_rows(of: Reduction) -> Template:

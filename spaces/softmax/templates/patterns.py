@@ -1,9 +1,9 @@
 """Reductions over a row that the kernels know: of softmax, and of its backward pass.
 
-    statistics   m = max x, l = sum exp(x - m)     one reduction by `merge_reductions`
-    product      total = sum x * w                 of DX = Y * (DY - total)
-    plain        total = sum x                     of DX = DY - exp(Y) * total
-    maximum      m = max x                         of softmax in three passes
+statistics   m = max x, l = sum exp(x - m)     one reduction by `merge_reductions`
+product      total = sum x * w                 of DX = Y * (DY - total)
+plain        total = sum x                     of DX = DY - exp(Y) * total
+maximum      m = max x                         of softmax in three passes
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Reduction:
         return (hole("Y", comb(self.fields, inside=inside), groups="MK"),)
 
 
-STATISTICS = Reduction(
-    "", {"m": ("max", arg(0)), "l": ("sum", ("exp", ("shift", arg(0), own("m"))))}, ("X",)
-)
+STATISTICS = Reduction("", {"m": ("max", arg(0)), "l": ("sum", ("exp", ("shift", arg(0), own("m"))))}, ("X",))
 PRODUCT = Reduction("_product", {"total": ("sum", ("mul", arg(0), arg(1)))}, ("X", "W"))
 PLAIN = Reduction("_sum", {"total": ("sum", arg(0))}, ("X",))
 MAXIMUM = Reduction("_max", {"m": ("max", arg(0))}, ("X",))
