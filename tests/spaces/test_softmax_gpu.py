@@ -1,0 +1,86 @@
+"""Softmax on a GPU: every variant through the gates, and the functions on CuPy arrays."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import kernsearch as ks
+from kernsearch import backends, registry
+from kernsearch.candidate import lower
+from kernsearch.derive import derive
+from kernsearch.errors import ArrayError, DtypeError
+from kernsearch.feasible import FeasibleSpace
+from kernsearch.gates import open_bench
+from kernsearch.launch import itemsize
+
+pytestmark = pytest.mark.gpu
+PROBLEMS = [
+    ("softmax", (61, 781), "float32", {}),
+    ("softmax", (61, 1024), "bfloat16", {"prologue": "scale,mask"}),
+    ("softmax", (7, 40000), "float16", {"result": "log"}),
+    ("softmax", (300, 128), "float64", {"layout": "t"}),
+    ("softmax_backward", (61, 1024), "bfloat16", {}),
+    ("log_softmax_backward", (61, 781), "float32", {}),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name, shape, dtype, options", PROBLEMS)
+def test_every_variant_passes_the_gates(gpu, name, shape, dtype, options):
+    op, backend = registry.op(name), backends.get("cuda")
+    problem = op.problem(shape, dtype, backend="cuda", **options)
+    sizes = {**op.sizes(problem), "ITEMSIZE": itemsize(dtype), "THREADS": int(gpu.facts["threads"])}
+    passed = 0
+    with open_bench(op, problem, gpu, backend, run_timeout_s=20) as bench:
+        for number, variant in enumerate(derive(problem, op, registry.templates("cuda")).variants[:24]):
+            config = FeasibleSpace(variant.params, variant.constraints, gpu, sizes).sample(random.Random(number))
+            if config is None:
+                continue
+            plan = lower(variant, config, problem, backend, gpu)
+            compiled = [backend.compile(kernel, gpu, timeout_s=60) for kernel in plan.kernels]
+            bench.examine(plan, compiled, config, thorough=True)
+            passed += 1
+    assert passed >= 4
+
+
+def plain(x, axis=-1):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("shape, axis", [((5, 7), -1), ((5, 700), 0), ((3, 4, 500), 1), ((70, 4, 5), 1), ((9,), 0)])
+def test_any_axis_of_arrays_on_the_device(gpu, shape, axis):
+    import cupy
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    there = cupy.asarray(x)
+    np.testing.assert_allclose(ks.softmax(there, axis).get(), plain(x.astype(float), axis), rtol=4e-6)
+    out = cupy.asarray(x)
+    assert ks.softmax(out, axis, out=out) is out
+    np.testing.assert_allclose(out.get(), plain(x.astype(float), axis), rtol=4e-6)
+    views = cupy.asarray(np.repeat(x, 2, axis=-1))[..., ::-2]
+    np.testing.assert_allclose(ks.softmax(views, axis).get(), plain(views.get().astype(float), axis), rtol=4e-6)
+
+
+def test_masks_gradients_and_errors_are_as_on_the_host(gpu):
+    import cupy
+
+    rng = np.random.default_rng(1)
+    x, mask = rng.standard_normal((6, 300)).astype(np.float32), rng.random((6, 300)) < 0.5
+    mask[2] = False
+    got = ks.softmax(cupy.asarray(x), mask=cupy.asarray(mask), scale=0.5).get()
+    np.testing.assert_allclose(got, ks.softmax(x, mask=mask, scale=0.5), rtol=8e-6)
+    dy, y = rng.standard_normal((6, 300)).astype(np.float32), plain(x)
+    for log in (False, True):
+        want = ks.softmax_backward(dy, y, log=log)
+        np.testing.assert_allclose(ks.softmax_backward(*map(cupy.asarray, (dy, y)), log=log).get(), want, rtol=1e-4,
+                                   atol=1e-5)  # fmt: skip
+    with pytest.raises(ArrayError, match="host memory"):
+        ks.softmax(cupy.asarray(x), mask=mask)
+    with pytest.raises(DtypeError, match="mask is uint8: want bool"):
+        ks.softmax(cupy.asarray(x), mask=cupy.asarray(mask).view("uint8"))
+    with pytest.raises(DtypeError, match="x is int32"):
+        ks.softmax(cupy.asarray(x).astype("int32"))
