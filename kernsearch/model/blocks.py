@@ -8,7 +8,9 @@ second-level cache and of memory. What a block does before its first and after i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -210,16 +212,22 @@ class DeviceKernel(KernelRoofline):
     def _kept(self, config: Mapping[str, int]) -> int:
         """Registers of a thread that hold what the kernel has read: an element of each kept operand for each of its
         elements of a reduced axis."""
+        count, symbols = self._keeping
+        return count * math.prod(config[symbol] for symbol in symbols)
+
+    @cached_property
+    def _keeping(self) -> tuple[int, list[str]]:
+        """(operands that are kept in registers, symbols of a thread's elements of a reduced axis)."""
         sums = {self.program.keys[name] for name in self.kernel.anchors}
-        kept = [s for s in self.matched.annotations if s[0] == "keep" and s[2] == "registers" and s[1] not in sums]
-        each = 1
-        for step in self.matched.annotations:
-            if step[0] == "tile" and step[2] == "thread" and set(step[1]) <= self.reduced:
-                each *= config[step[3]]
-        return len(kept) * each
+        steps = self.matched.annotations
+        kept = [s for s in steps if s[0] == "keep" and s[2] == "registers" and s[1] not in sums]
+        tiles = [s for s in steps if s[0] == "tile" and s[2] == "thread" and set(s[1]) <= self.reduced]
+        return len(kept), [str(step[3]) for step in tiles]
 
     def _spilled_bytes(self, blocks: list[Loop]) -> Numbers:
         """What goes to local memory and back for each element that is kept and finds no register."""
+        if not self._keeping[0]:
+            return np.zeros(())
         launch = self.matched.template.launches[-1] if self.matched.template.launches else None
         spilled = []
         for config in self.configs:
@@ -364,7 +372,7 @@ class DeviceKernel(KernelRoofline):
         """Bytes of one block that are asked for and not there yet."""
         moves = [step for step in self.matched.annotations if step[0] == "move" and step[2] in ASYNCHRONOUS]
         serial = [loop for loop in self.loops if loop.kind == "serial" and loop.reduced]
-        if any(self._kept(config) for config in self.configs[:1]):
+        if self._keeping[0]:
             return self._block_bytes(blocks)  # a block asks for all that it keeps
         if not moves or not serial:
             return np.array(256 * 16.0)  # a 16-byte load of each thread

@@ -67,8 +67,10 @@ def test_an_option_without_a_value_is_an_error(capsys):
     assert ended.value.code == 2 and "want NAME=VALUE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name, arch", [("online-softmax", "cpu"), ("online-softmax", "sm_80"), ("one-block-row", "sm_80"),
-                                        ("online-softmax", "sm_90a"), ("one-block-row", "sm_90a")])  # fmt: skip
+ARMS = [(name, arch) for name in ("online-softmax", "one-block-row") for arch in ("sm_80", "sm_90a")]
+
+
+@pytest.mark.parametrize("name, arch", [("online-softmax", "cpu"), *ARMS])
 def test_arms_of_cases_exist_and_comparisons_are_between_them(name, arch):
     backend = backends.get("cpu" if arch == "cpu" else "cuda")
     device = backend.device() if arch == "cpu" else backend.compile_only(arch)

@@ -7,7 +7,7 @@ from kernsearch.device import Device
 
 SHAPES = ((4096, 4096), (8, 262144))  # rows that a cache holds, and few long ones
 THREE: dict[str, tuple[str, ...]] = {"cpu": ("row_passes",), "cuda": ("row_states_max+row_states_sum+map",)}
-KEPT: dict[str, tuple[str, ...]] = {"cpu": ("row_streamed",), "cuda": ("cluster_row", "block_row")}
+KEPT: dict[str, tuple[str, ...]] = {"cpu": ("row_streamed",), "cuda": ("cluster_row", "block_row", "row_slabs+spread")}
 
 
 def _label(shape: tuple[int, int], way: str) -> str:
