@@ -116,7 +116,7 @@ _TYPICAL_CUDA = (
 OP = space.Op(
     name="gemm",
     letters=("M", "N", "K"),
-    dtypes={"cpu": ("float32", "float64"), "cuda": ("bfloat16", "float16", "float32")},
+    dtypes={"cpu": ("float32", "float64", "bfloat16"), "cuda": ("bfloat16", "float16", "float32")},
     options=(
         space.OptionSpec(
             "layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed", LAYOUTS

@@ -18,7 +18,9 @@
 #include "../../common/c/tile.h"
 #include "blocks.h"
 
-KS_DEFINE_TILES(direct_tile, a_row, a_k)
+KS_DEFINE_TILES(direct_tile, KS_TYPE_A, KS_TYPE_B, a_row, a_k)
+KS_DEFINE_PACK(pack_a, KS_TYPE_A, KS_TYPE_A, )
+KS_DEFINE_PACK(pack_b, KS_TYPE_B, KS_TYPE_B, )
 
 #define MC (KS_MC / KS_MR * KS_MR)
 #define KC KS_KC
@@ -32,10 +34,27 @@ typedef struct {
     int64_t size;
 } work;
 
+// As `ks_pack_a` and `ks_pack_b` for one panel, which keeps the type that the operand has in memory.
+static void edge_of_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth, KS_TYPE_A *out) {
+#if KS_PLAIN_A
+    pack_a(out, KS_MR, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
+#else
+    ks_pack_a(x, i, rows, depth, out);
+#endif
+}
+
+static void edge_of_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth, KS_TYPE_B *out) {
+#if KS_PLAIN_B
+    pack_b(out, KS_NR, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
+#else
+    ks_pack_b(x, i, columns, depth, out);
+#endif
+}
+
 // sums (rows x NR, at least a tile) += A[i.M.., i.K..] B[i.K.., i.N..] for one panel of columns.
-static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, ks_t *a_panel,
-                  ks_t *b_panel, int add) {
-    const ks_t *b = b_panel;
+static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, KS_TYPE_A *a_panel,
+                  KS_TYPE_B *b_panel, int add) {
+    const KS_TYPE_B *b = b_panel;
     int64_t b_k = KS_NR;
 #if KS_PLAIN_B
     if (ks_step_B_N(x) == 1 && ks_tile_columns(width) == width) {  // else it would read past the end of a row
@@ -43,7 +62,7 @@ static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_
         b_k = ks_step_B_K(x);
     }
 #endif
-    if (b == b_panel) ks_pack_b(x, i, width, depth, b_panel);
+    if (b == b_panel) edge_of_b(x, i, width, depth, b_panel);
     for (int64_t r = 0; r < rows; r += KS_MR, sums += KS_MR * KS_NR, i.M += KS_MR) {
 #if KS_PLAIN_A
         if (rows - r >= KS_MR) {
@@ -51,7 +70,7 @@ static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_
             continue;
         }
 #endif
-        ks_pack_a(x, i, ks_least(KS_MR, rows - r), depth, a_panel);
+        edge_of_a(x, i, ks_least(KS_MR, rows - r), depth, a_panel);
         direct_tile(width, depth, a_panel, 1, KS_MR, b, b_k, sums, KS_NR, add, b);
     }
 }
@@ -60,7 +79,9 @@ static void jobs(void *context, int64_t task) {
     work *w = context;
     const ks_args *x = &w->x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x);
-    ks_t *sums = w->scratch + task * w->size, *a_panel = sums + MC * KS_NR, *b_panel = a_panel + KS_MR * w->deep;
+    ks_t *sums = w->scratch + task * w->size, *a_room = sums + MC * KS_NR, *b_room = a_room + KS_MR * w->deep;
+    KS_TYPE_A *a_panel = (KS_TYPE_A *)a_room;
+    KS_TYPE_B *b_panel = (KS_TYPE_B *)b_room;
     for (;;) {
         const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (job >= w->jobs) return;

@@ -4,7 +4,14 @@
 #ifndef KS_BLOCKS_H
 #define KS_BLOCKS_H
 
-KS_DEFINE_TILES(ks_packed_tile, 1, KS_MR)
+KS_DEFINE_TILES(ks_packed_tile, ks_t, ks_t, 1, KS_MR)
+
+#if KS_DOUBLE
+#define ks_pack_stored ks_pack
+#else
+#define ks_pack_stored(out, width, lines, depth, from, line_step, k_step) \
+    _Generic((from), ks_bf16 *: ks_pack_bf16, default: ks_pack)(out, width, lines, depth, from, line_step, k_step)
+#endif
 
 // The size of equal parts, a multiple of `unit`, for a total cut into at most `parts`.
 KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
@@ -18,7 +25,7 @@ static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at 
         const int64_t valid = ks_least(KS_MR, rows - first);
         ks_at at = {.S = i.S, .B = i.B, .M = i.M + first, .K = i.K};
 #if KS_PLAIN_A
-        ks_pack(out, KS_MR, valid, depth, ks_at_A(x, at), ks_step_A_M(x), ks_step_A_K(x));
+        ks_pack_stored(out, KS_MR, valid, depth, ks_at_A(x, at), ks_step_A_M(x), ks_step_A_K(x));
 #else
         for (int64_t k = 0; k < depth; k++, at.K++) {
             for (int64_t r = 0; r < KS_MR; r++) {
@@ -37,7 +44,7 @@ static __attribute__((noinline, unused)) void ks_pack_b(const ks_args *x, ks_at 
         const int64_t valid = ks_least(KS_NR, columns - first);
         ks_at at = {.S = i.S, .B = i.B, .N = i.N + first, .K = i.K};
 #if KS_PLAIN_B
-        ks_pack(out, KS_NR, valid, depth, ks_at_B(x, at), ks_step_B_N(x), ks_step_B_K(x));
+        ks_pack_stored(out, KS_NR, valid, depth, ks_at_B(x, at), ks_step_B_N(x), ks_step_B_K(x));
 #else
         for (int64_t k = 0; k < depth; k++, at.K++) {
             for (int64_t c = 0; c < KS_NR; c++) {

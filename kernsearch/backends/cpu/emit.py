@@ -5,12 +5,14 @@ What the header "ks_generated.h" defines, for the sources to use:
     ks_args, ks_unpack(call)     p_<array>, strides s_<array>_<axis>, extents e_<axis>, scalars c_<name>, scratch
     ks_at                        indices i.S i.B i.M i.N i.K: slab, batch, row, column, depth; each a flattened group
     ks_fields                    one vector per result of the anchor
+    ks_t, ks_bf16                the accumulation's type; arrays of bfloat16 are widened when read, rounded when written
     KS_BY_<group>                1 when the group is one axis, so that a stride goes with it
 
 contractions (bindings with operands and no fields):
     ks_extent_<group>(x), ks_first_K(x, i), ks_last_K(x, i)      K runs over [first, last) of the slab
     ks_<role>(x, i), ks_<role>_v(x, i, count)                    the operand's hole, for one element and along N
     KS_PLAIN_<role>, ks_at_<role>(x, i), ks_step_<role>_<group>(x)   when the hole is a bare load: address and strides
+    KS_TYPE_<role>               what it lies in memory as; ks_t when the hole is more than a load
     ks_finish(x, i, count, f)                                    the roots' holes: computes and stores along N
     KS_PARTIALS, ks_at_out(x, i), ks_step_out_<group>(x)         0 when the output may hold unfinished sums
 
@@ -38,11 +40,14 @@ from ..views import GROUPS, VECTOR_GROUP, View, c_name
 if TYPE_CHECKING:
     from ...template import Template
 
+# (dtype of an array, of the sums): its type in C, and the ending of the functions that load and store it.
+WIDENED = {("bfloat16", "float32"): ("ks_bf16", "_bf16")}
+
 
 def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int], device: Device) -> KernelPlan:
     """The launch of one kernel. `config` may hold letters of other kernels of the variant.
 
-    Raises ValueError for an array whose dtype is not the accumulation's, and for slabs of a reduction over two axes.
+    Raises ValueError for an array of a dtype that C kernels do not read, and for slabs of a reduction over two axes.
     """
     folded = dict(config)
     arrays = [*(array.name for array in binding.arrays), *(["scratch"] if template.scratch != "0" else [])]
@@ -66,8 +71,8 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
 
 def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
     """The text of "ks_generated.h"."""
-    if odd := [array.name for array in binding.arrays if array.dtype != binding.acc]:
-        raise ValueError(f"array {odd[0]}: C kernels read and write the accumulation's dtype, {binding.acc}, only")
+    if odd := [a for a in binding.arrays if a.dtype != binding.acc and (a.dtype, binding.acc) not in WIDENED]:
+        raise ValueError(f"array {odd[0].name} is {odd[0].dtype}: no C kernel that sums in {binding.acc} reads it")
     contraction = bool(binding.operands) and not binding.fields
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
@@ -95,7 +100,7 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     """
     members, reads = [], []
     for position, array in enumerate(binding.arrays):
-        members.append(f"ks_t *p_{c_name(array.name)};")
+        members.append(f"{_stored(binding, array.name)[0]} *p_{c_name(array.name)};")
         reads.append(f".p_{c_name(array.name)} = call->buffers[{position}],")
     if has_scratch:
         members.append("char *scratch;")
@@ -113,10 +118,16 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     yield f"KS_INLINE ks_args ks_unpack(const ks_call *call) {{\n    return (ks_args){{\n        {body}\n    }};\n}}"
 
 
+def _stored(binding: Binding, name: str) -> tuple[str, str]:
+    """How an array lies in memory: its type in C, and the ending of the functions that load and store it."""
+    dtype = next(array.dtype for array in binding.arrays if array.name == name)
+    return WIDENED.get((dtype, binding.acc), ("ks_t", ""))
+
+
 def _element(view: View) -> Spelling:
     """One element, for packing: scalars of C; functions work on a vector of which lane 0 counts."""
     return Spelling(
-        load=lambda array, axes: f"ks_splat(*({view.address(array, axes)}))",
+        load=lambda array, axes: f"ks_splat{_stored(view.binding, array)[1]}(*({view.address(array, axes)}))",
         acc=lambda name: f"f->{c_name(name)}",
         scalar=lambda name: f"ks_splat(x->c_{c_name(name)})",
         const=_constant,
@@ -129,10 +140,10 @@ def _vector(view: View) -> Spelling:
     """A vector along the columns, of which `count` lanes count."""
 
     def load(array: str, axes: tuple[str, ...]) -> str:
-        address = view.address(array, axes)
+        address, how = view.address(array, axes), _stored(view.binding, array)[1]
         if view.vector_axis not in axes:
-            return f"ks_splat(*({address}))"
-        return f"ks_load({address}, {view.step(array, axes, view.vector_axis)}, count)"
+            return f"ks_splat{how}(*({address}))"
+        return f"ks_load{how}({address}, {view.step(array, axes, view.vector_axis)}, count)"
 
     def mask(text: str, q: str, k: str, off: str) -> str:
         step = {q: 1, k: -1}.get(view.vector_axis or "", 0)
@@ -151,8 +162,8 @@ def _finish(view: View, roots: Sequence[Root], suffix: str = "") -> Iterator[str
     """Compute the values of roots for `count` columns and store them."""
     how, lines = _vector(view), []
     for root in roots:
-        step = view.step(root.array, root.axes, view.vector_axis)
-        lines.append(f"ks_store({view.address(root.array, root.axes)}, {step}, count, {spell(root.value, how)});")
+        step, to = view.step(root.array, root.axes, view.vector_axis), _stored(view.binding, root.array)[1]
+        lines.append(f"ks_store{to}({view.address(root.array, root.axes)}, {step}, count, {spell(root.value, how)});")
     yield from _by_columns(view, f"void ks_finish{suffix}", "const ks_fields *f", lines)
 
 
@@ -205,6 +216,7 @@ def _contraction(binding: Binding) -> Iterator[str]:
         yield from _by_columns(view, f"ks_v ks_{role}_v", "", [along])
         plain = expr[0] == "load" and all(len(view.groups[g]) <= 1 for g in "MNK")
         yield f"#define KS_PLAIN_{role} {int(plain)}"
+        yield f"#define KS_TYPE_{role} {_stored(binding, expr[1])[0] if plain else 'ks_t'}"
         yield from _places(view, role, expr[1], expr[2]) if plain else ()
     partials = _needs_partials(binding)
     yield f"#define KS_PARTIALS {int(partials)}"
@@ -215,7 +227,8 @@ def _contraction(binding: Binding) -> Iterator[str]:
 
 
 def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterator[str]:
-    yield _function(f"ks_t *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
+    kind = _stored(view.binding, array)[0]
+    yield _function(f"{kind} *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
     for group in "MNK":
         yield _function(
             f"int64_t ks_step_{name}_{group}", "const ks_args *x", view.step(array, axes, view.group_axis(group))
@@ -223,12 +236,14 @@ def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterato
 
 
 def _needs_partials(binding: Binding) -> bool:
-    """Unfinished sums go to scratch when the output is not one plain array, or may be an array that the hole reads."""
+    """Unfinished sums go to scratch when the output is not one plain array of the sums' dtype, or may be an array that
+    the hole reads."""
     root = binding.roots[0]
     whole = set(root.axes) - set(binding.groups.get("B", ()))
     reads = [leaf for leaf in leaves(root.value, "load") if set(leaf[2]) >= whole]
     several = any(len(binding.groups.get(group, ())) > 1 for group in "MN")
-    return len(binding.roots) > 1 or bool(reads) or several
+    narrow = _stored(binding, root.array)[0] != "ks_t"
+    return len(binding.roots) > 1 or bool(reads) or several or narrow
 
 
 def _roots(binding: Binding) -> Iterator[str]:

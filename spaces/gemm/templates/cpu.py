@@ -8,6 +8,8 @@ from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Template, dot, hole
 
+_DTYPES = ("float32", "float64", "bfloat16")
+
 _MR = Param("MR", (4, 6, 8, 12, 14), "rows of the register tile")
 _FEW = Param("MR", (1, 2, 4, 6, 8, 12, 14), "rows of the register tile")
 _NR = Param("NR", (4, 8, 12, 16, 24, 32, 48, 64), "columns of the register tile")
@@ -25,7 +27,8 @@ _TILE_DEPTH = Param("KC", (8, 16, 32, 64, 128), "rows of B at a time")
 
 
 def _lanes(device: Device, sizes: Sizes) -> int:
-    return device.vector_bytes // sizes["ITEMSIZE"]
+    """Sums in a vector: narrower dtypes are summed in float32."""
+    return device.vector_bytes // max(4, sizes["ITEMSIZE"])
 
 
 def _registers(config: Config, device: Device, sizes: Sizes) -> int:
@@ -69,7 +72,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
         rules.append(
             Constraint(
                 "block of A exceeds the second level cache",
-                lambda c, d, s: c["MC"] * c["KC"] * s["ITEMSIZE"] <= d.l2_bytes,
+                lambda c, d, s: c["MC"] * c["KC"] * max(4, s["ITEMSIZE"]) <= d.l2_bytes,
             )
         )
     if "SPLIT" in letters:
@@ -95,7 +98,7 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     lanes = _lanes(device, sizes)
     across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
     depth = min(config["KC"], sizes["K"])
-    panel = depth * min(config["NR"], n) * sizes["ITEMSIZE"]
+    panel = depth * min(config["NR"], n) * max(4, sizes["ITEMSIZE"])
     fetched = line_cycles * across * device.vector_bytes / device.line_bytes if panel > 0.75 * device.l1d_bytes else 0.0
     work = config["MR"] * across / 2
     loads = (config["MR"] + across) / 2
@@ -140,7 +143,7 @@ CACHE_TILED = Template(
     source="gemm/c/01_cache_tiled.c",
     entry="gemm_cache_tiled",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_BLOCKS,
     params=(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
     constraints=_rules(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
@@ -155,7 +158,7 @@ REGISTER_TILED = Template(
     source="gemm/c/02_register_tiled.c",
     entry="gemm_register_tiled",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_PACKED,
     params=(_MC, _NC, _KC, _MR, _NR),
     knobs=(_KU,),
@@ -172,7 +175,7 @@ UNPACKED = Template(
     source="gemm/c/04_unpacked.c",
     entry="gemm_unpacked",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=(_BLOCKS[0], _BLOCKS[2], *_REGISTERS),
     params=(_MC, _KC, _FEW, _WIDE),
     knobs=(_KU,),
@@ -188,7 +191,7 @@ SPLIT_K = Template(
     source="gemm/c/03_split_k.c",
     entry="gemm_split_k",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_PACKED,
     params=(_SPLIT, _MC, _NC, _KC, _MR, _NR),
     knobs=(_KU,),
