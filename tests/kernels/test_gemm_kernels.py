@@ -22,8 +22,12 @@ WHOLE = {
     "cache_tiled": (gemm.CACHE_TILED, {**BLOCKS, "KC": 16}),
     "register_tiled": (gemm.REGISTER_TILED, BLOCKS),
     "register_tiled of few columns": (gemm.REGISTER_TILED, {**BLOCKS, "MR": 6, "NR": LANES, "KU": 2}),
+    "packed_a": (gemm.PACKED_A, BLOCKS),
+    "packed_b": (gemm.PACKED_B, BLOCKS),
     "unpacked": (gemm.UNPACKED, BLOCKS),
     "unpacked of one row": (gemm.UNPACKED, {**BLOCKS, "MR": 1, "NR": 4 * LANES, "KC": 64, "KU": 2}),
+    "few_rows": (gemm.FEW_ROWS, {"MC": 8, "NC": 4 * LANES, "KC": 16, "MR": 2, "KR": 4}),
+    "dots": (gemm.DOTS, {"MC": 8, "MR": 4, "NR": 2, "KR": LANES}),
     "split_k of one slab": (gemm.SPLIT_K, {**BLOCKS, "SPLIT": 1}),
 }
 EVERYTHING = "bias,gelu,residual"
@@ -40,9 +44,9 @@ def kernel(request):
     def make(epilogue="none", dtype="float32", batch=False):
         own = dict(config)
         if dtype == "float64" and "NR" in own:
-            own["NR"], own["MR"] = LANES, 4
+            own |= {"KR": LANES // 2} if "KR" in own else {"NR": LANES, "MR": 4}
         binding = gemm_binding("nn", epilogue, dtype, batch=batch)
-        if "SPLIT" in own:
+        if "SPLIT" in own:  # of one slab
             binding = replace(binding, template="split_k")
         return build(binding, template, own)
 
@@ -245,13 +249,14 @@ def test_a_layout_only_changes_the_order_of_dimensions():
         np.testing.assert_allclose(arrays["D"], expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("template", [gemm.SPLIT_K, gemm.UNPACKED_SLABS, gemm.FEW_ROWS_SLABS], ids=lambda t: t.name)
 @pytest.mark.parametrize("k", [0, 1, 5, 50, 130])
-def test_slabs_and_their_combination_give_the_whole(k):
+def test_slabs_and_their_combination_give_the_whole(k, template):
     m, n, split = 13, 37, 6
     arrays = problem(m, n, k)
     arrays["P"] = np.full((split, m, n), np.nan, "float32")
     sizes = {"M": m, "N": n, "K": k, "SPLIT": split}
-    slabs = build(gemm_binding(split=True), gemm.SPLIT_K, {**BLOCKS, "SPLIT": split})
+    slabs = build(gemm_binding(split=True), template, {**BLOCKS, **WHOLE["few_rows"][1], "NR": LANES, "SPLIT": split})
     run(slabs, arrays, sizes, threads=4, parallel=backwards())
     each = -(-k // split)
     for s in range(split):

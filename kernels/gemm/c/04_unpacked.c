@@ -12,15 +12,14 @@
 // Traffic   A is read ceil(N/NR) times, through the caches when MC rows of it fit there, B ceil(M/MC) times.
 // Edges     any extents, 0 included; any strides.
 
+#define KS_UNPACKED_A
+#define KS_UNPACKED_B
+
 #include "ks_generated.h"
 #include "../../common/c/elementary.h"
 #include "../../common/c/kernsearch.h"
 #include "../../common/c/tile.h"
 #include "blocks.h"
-
-KS_DEFINE_TILES(direct_tile, KS_TYPE_A, KS_TYPE_B, a_row, a_k)
-KS_DEFINE_PACK(pack_a, KS_TYPE_A, KS_TYPE_A, )
-KS_DEFINE_PACK(pack_b, KS_TYPE_B, KS_TYPE_B, )
 
 #define MC (KS_MC / KS_MR * KS_MR)
 #define KC KS_KC
@@ -34,44 +33,17 @@ typedef struct {
     int64_t size;
 } work;
 
-// As `ks_pack_a` and `ks_pack_b` for one panel, which keeps the type that the operand has in memory.
-static void edge_of_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth, KS_TYPE_A *out) {
-#if KS_PLAIN_A
-    pack_a(out, KS_MR, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
-#else
-    ks_pack_a(x, i, rows, depth, out);
-#endif
-}
-
-static void edge_of_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth, KS_TYPE_B *out) {
-#if KS_PLAIN_B
-    pack_b(out, KS_NR, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
-#else
-    ks_pack_b(x, i, columns, depth, out);
-#endif
-}
-
 // sums (rows x NR, at least a tile) += A[i.M.., i.K..] B[i.K.., i.N..] for one panel of columns.
-static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, KS_TYPE_A *a_panel,
-                  KS_TYPE_B *b_panel, int add) {
-    const KS_TYPE_B *b = b_panel;
-    int64_t b_k = KS_NR;
-#if KS_PLAIN_B
-    if (ks_step_B_N(x) == 1 && ks_tile_columns(width) == width) {  // else it would read past the end of a row
-        b = ks_at_B(x, i);
-        b_k = ks_step_B_K(x);
-    }
-#endif
-    if (b == b_panel) edge_of_b(x, i, width, depth, b_panel);
+static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, ks_block_a *a,
+                  ks_block_b *b, int add) {
+    // a narrower tile that is just wide enough reads its panel where it is too
+    const ks_columns columns = ks_columns_at(x, i, ks_tile_columns(width) == width ? KS_NR : width, b);
+    if (columns.first == b) ks_pack_b(x, i, width, depth, b);
     for (int64_t r = 0; r < rows; r += KS_MR, sums += KS_MR * KS_NR, i.M += KS_MR) {
-#if KS_PLAIN_A
-        if (rows - r >= KS_MR) {
-            direct_tile(width, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x), b, b_k, sums, KS_NR, add, b);
-            continue;
-        }
-#endif
-        edge_of_a(x, i, ks_least(KS_MR, rows - r), depth, a_panel);
-        direct_tile(width, depth, a_panel, 1, KS_MR, b, b_k, sums, KS_NR, add, b);
+        const int64_t height = ks_least(KS_MR, rows - r);
+        const ks_rows lines = ks_rows_at(x, i, height, a);
+        if (lines.first == a) ks_pack_a(x, i, height, depth, a);
+        ks_block_tile(width, depth, lines.first, lines.row, lines.k, columns.first, columns.k, sums, KS_NR, add, b);
     }
 }
 
@@ -80,8 +52,8 @@ static void jobs(void *context, int64_t task) {
     const ks_args *x = &w->x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x);
     ks_t *sums = w->scratch + task * w->size, *a_room = sums + MC * KS_NR, *b_room = a_room + KS_MR * w->deep;
-    KS_TYPE_A *a_panel = (KS_TYPE_A *)a_room;
-    KS_TYPE_B *b_panel = (KS_TYPE_B *)b_room;
+    ks_block_a *a = (ks_block_a *)a_room;
+    ks_block_b *b = (ks_block_b *)b_room;
     for (;;) {
         const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (job >= w->jobs) return;
@@ -93,7 +65,7 @@ static void jobs(void *context, int64_t task) {
             const int64_t width = ks_least(KS_NR, right - i.N);
             i.K = first;
             do {
-                panel(x, i, rows, width, ks_least(KC, last - i.K), sums, a_panel, b_panel, i.K > first);
+                panel(x, i, rows, width, ks_least(KC, last - i.K), sums, a, b, i.K > first);
                 i.K += KC;
             } while (i.K < last);
             ks_finish_tile(x, i, rows, width, sums);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
@@ -24,6 +25,17 @@ _KU = Param("KU", (1, 2, 4), "steps of k per turn of the inner loop")
 _TILE_ROWS = Param("MC", (16, 32, 64, 128), "rows of a tile of sums")
 _TILE_COLUMNS = Param("NC", (64, 128, 256, 512), "columns of a tile of sums")
 _TILE_DEPTH = Param("KC", (8, 16, 32, 64, 128), "rows of B at a time")
+
+# those of the kernels for few rows or columns
+_ROW_BLOCK = Param("MC", (4, 8, 16, 32), "rows of a job")
+_STRETCH = Param("NC", (256, 512, 1024, 2048, 4096), "columns of a job")
+_DEPTH = Param("KC", (32, 128, 512), "rows of B that stay near while all rows use them")
+_ROWS = Param("MR", (1, 2, 4), "rows of sums at a time")
+_KR = Param("KR", (2, 4, 8, 12), "rows of B at a time")
+_ROW_JOB = Param("MC", (8, 32, 128, 512), "rows of a job")
+_DOT_ROWS = Param("MR", (1, 2, 4, 8), "rows at a time")
+_DOT_COLUMNS = Param("NR", (1, 2, 4), "columns at a time")
+_DOT_DEPTH = Param("KR", (4, 8, 16, 32, 64), "depth of a step")
 
 
 def _lanes(device: Device, sizes: Sizes) -> int:
@@ -86,6 +98,44 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
             reason = f"{param.name} is larger than {size} needs"
             rules.append(Constraint(reason, _fits_the_problem(param, size)))
     return tuple(rules)
+
+
+_ROW_RULES = (
+    Constraint(
+        "rows need more vector registers than the device has",
+        lambda c, d, s: c["MR"] * c["KR"] + c["MR"] + 1 <= d.vector_registers,
+    ),
+    Constraint("MR is larger than M needs", _fits_the_problem(_ROWS, "M")),
+)
+_DOT_RULES = (
+    Constraint("KR is not a whole number of vectors", lambda c, d, s: c["KR"] % _lanes(d, s) == 0),
+    Constraint(
+        "sums need more vector registers than the device has",
+        lambda c, d, s: c["MR"] * c["NR"] * (c["KR"] // _lanes(d, s)) + c["NR"] + 1 <= d.vector_registers,
+    ),
+    Constraint("MC is smaller than MR", lambda c, d, s: c["MC"] >= c["MR"]),
+    Constraint("MC is larger than M needs", _fits_the_problem(_ROW_JOB, "M")),
+    Constraint("MR is larger than M needs", _fits_the_problem(_DOT_ROWS, "M")),
+    Constraint("NR is larger than N needs", _fits_the_problem(_DOT_COLUMNS, "N")),
+)
+
+
+def few_rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """For each vector of columns KR loads of B, and a load and a store of each sum; two loads and one store a cycle."""
+    rows, depth, n = min(config["MR"], sizes["M"]), config["KR"], sizes["N"]
+    lanes = _lanes(device, sizes)
+    work, traffic = rows * depth / 2, max((rows + depth) / 2, rows)
+    return 0.9 * work / max(work, traffic) * n / (-(-n // lanes) * lanes)
+
+
+def dots_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """Loads of MR rows and NR columns for MR x NR multiply-adds; adding up lanes takes some steps of each sum."""
+    rows, columns, lanes = min(config["MR"], sizes["M"]), min(config["NR"], sizes["N"]), _lanes(device, sizes)
+    vectors = config["KR"] // lanes
+    work = rows * columns * vectors / 2
+    cycles = max(work, (rows + columns) * vectors / 2, 4.0)
+    depth = sizes["K"]
+    return 0.9 * work / cycles * depth / (depth + 4 * lanes)
 
 
 def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles: float = 2.0) -> float:
@@ -199,7 +249,76 @@ SPLIT_K = Template(
     scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
     efficiency=tile_efficiency,
 )
+PACKED_B = replace(
+    REGISTER_TILED,
+    name="packed_b",
+    what="as register_tiled, A read where it is: for few columns",
+    ann=(*_BLOCKS, *_REGISTERS, ("move", "B", "pack")),
+    flags=("-DKS_UNPACKED_A",),
+)
+PACKED_A = replace(
+    REGISTER_TILED,
+    name="packed_a",
+    what="as register_tiled, B read where it is: for few rows",
+    ann=(*_BLOCKS, *_REGISTERS, ("move", "A", "pack")),
+    flags=("-DKS_UNPACKED_B",),
+    efficiency=unpacked_efficiency,
+)
+UNPACKED_SLABS = replace(
+    UNPACKED,
+    name="unpacked_k",
+    what="as unpacked, for slabs of the reduced axis in parallel: a small output and a long k",
+    roots=(hole("D", dot("A", "B", slab=True)),),
+    params=(_SPLIT, *UNPACKED.params),
+    constraints=_rules(_SPLIT, *UNPACKED.params),
+)
+FEW_ROWS = Template(
+    name="few_rows",
+    backend="cpu",
+    what="B streamed past the sums of a few rows, which wait in the first level cache",
+    roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/05_few_rows.c",
+    entry="gemm_few_rows",
+    groups="M1 N1 K1 B*",
+    dtypes=_DTYPES,
+    ann=(*_BLOCKS, ("tile", ("M",), "register", "MR")),
+    params=(_ROW_BLOCK, _STRETCH, _DEPTH, _ROWS),
+    knobs=(_KR,),
+    constraints=_rules(_ROW_BLOCK, _STRETCH, _DEPTH, _ROWS) + _ROW_RULES,
+    scratch="ITEMSIZE * THREADS * MC * NC + 64",
+    efficiency=few_rows_efficiency,
+)
+DOTS = Template(
+    name="dots",
+    backend="cpu",
+    what="sums along vectors of k: for a vector, and for operands that are contiguous along k",
+    roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/06_dots.c",
+    entry="gemm_dots",
+    groups="M1 N1 K1 B*",
+    dtypes=_DTYPES,
+    ann=(
+        _BLOCKS[0],
+        ("tile", ("M",), "register", "MR"),
+        ("tile", ("N",), "register", "NR"),
+        ("tile", ("K",), "register", "KR"),
+        ("keep", "acc", "registers"),
+    ),
+    params=(_ROW_JOB, _DOT_ROWS, _DOT_COLUMNS, _DOT_DEPTH),
+    constraints=_DOT_RULES,
+    efficiency=dots_efficiency,
+)
+FEW_ROWS_SLABS = replace(
+    FEW_ROWS,
+    name="few_rows_k",
+    what="as few_rows, for slabs of the reduced axis in parallel, so that each thread reads whole rows of B",
+    roots=(hole("D", dot("A", "B", slab=True)),),
+    params=(_SPLIT, *FEW_ROWS.params),
+    constraints=(*_rules(_SPLIT), *FEW_ROWS.constraints),
+)
 
 
 def templates() -> tuple[Template, ...]:
-    return (CACHE_TILED, REGISTER_TILED, UNPACKED, SPLIT_K)
+    return (
+        CACHE_TILED, REGISTER_TILED, PACKED_B, PACKED_A, UNPACKED, SPLIT_K, UNPACKED_SLABS, FEW_ROWS, FEW_ROWS_SLABS, DOTS,
+    )  # fmt: skip
