@@ -19,7 +19,7 @@
 #define KS_DIRECT_A 1
 #define KS_A_STEPS a_row, a_k
 typedef KS_TYPE_A ks_block_a;
-KS_DEFINE_PACK(ks_panel_of_a, KS_TYPE_A, KS_TYPE_A, )
+KS_DEFINE_PACK(ks_panel_of_a, KS_TYPE_A, KS_TYPE_A, , sizeof(KS_TYPE_A) == 4)
 #else
 #define KS_DIRECT_A 0
 #define KS_A_STEPS 1, KS_MR
@@ -29,7 +29,7 @@ typedef ks_t ks_block_a;
 #if defined(KS_UNPACKED_B) && KS_PLAIN_B
 #define KS_DIRECT_B(x) (ks_step_B_N(x) == 1)
 typedef KS_TYPE_B ks_block_b;
-KS_DEFINE_PACK(ks_panel_of_b, KS_TYPE_B, KS_TYPE_B, )
+KS_DEFINE_PACK(ks_panel_of_b, KS_TYPE_B, KS_TYPE_B, , sizeof(KS_TYPE_B) == 4)
 #else
 #define KS_DIRECT_B(x) 0
 #define ks_panel_of_b ks_pack_stored
@@ -47,39 +47,37 @@ KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
 // Pack rows [i.M, i.M + rows) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth,
                                                         ks_block_a *out) {
-    for (int64_t first = 0; first < rows; first += KS_MR, out += KS_MR * depth) {
-        const int64_t valid = ks_least(KS_MR, rows - first);
-        ks_at at = {.S = i.S, .B = i.B, .M = i.M + first, .K = i.K};
 #if KS_PLAIN_A
-        ks_panel_of_a(out, KS_MR, valid, depth, ks_at_A(x, at), ks_step_A_M(x), ks_step_A_K(x));
+    ks_panel_of_a(out, KS_MR, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
 #else
+    for (int64_t first = 0; first < rows; first += KS_MR, out += KS_MR * depth) {
+        ks_at at = {.S = i.S, .B = i.B, .K = i.K};
         for (int64_t k = 0; k < depth; k++, at.K++) {
-            for (int64_t r = 0; r < KS_MR; r++) {
-                at.M = i.M + first + r;
-                out[k * KS_MR + r] = r < valid ? ks_A(x, at) : 0;
+            for (int64_t j = 0; j < KS_MR; j++) {
+                at.M = i.M + first + j;
+                out[k * KS_MR + j] = first + j < rows ? ks_A(x, at) : 0;
             }
         }
-#endif
     }
+#endif
 }
 
 // Pack columns [i.N, i.N + columns) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth,
                                                         ks_block_b *out) {
-    for (int64_t first = 0; first < columns; first += KS_NR, out += KS_NR * depth) {
-        const int64_t valid = ks_least(KS_NR, columns - first);
-        ks_at at = {.S = i.S, .B = i.B, .N = i.N + first, .K = i.K};
 #if KS_PLAIN_B
-        ks_panel_of_b(out, KS_NR, valid, depth, ks_at_B(x, at), ks_step_B_N(x), ks_step_B_K(x));
+    ks_panel_of_b(out, KS_NR, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
 #else
+    for (int64_t first = 0; first < columns; first += KS_NR, out += KS_NR * depth) {
+        ks_at at = {.S = i.S, .B = i.B, .K = i.K};
         for (int64_t k = 0; k < depth; k++, at.K++) {
-            for (int64_t c = 0; c < KS_NR; c++) {
-                at.N = i.N + first + c;
-                out[k * KS_NR + c] = c < valid ? ks_B(x, at) : 0;
+            for (int64_t j = 0; j < KS_NR; j++) {
+                at.N = i.N + first + j;
+                out[k * KS_NR + j] = first + j < columns ? ks_B(x, at) : 0;
             }
         }
-#endif
     }
+#endif
 }
 
 // As `ks_pack_a` and `ks_pack_b`, but of an operand that is read where it is only the last panel, if it is ragged.
