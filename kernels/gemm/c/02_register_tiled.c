@@ -79,11 +79,12 @@ static void set_jobs(work *w, int64_t m) {
 }
 
 void gemm_register_tiled(const ks_call *call) {
-    work w = {.x = ks_unpack(call), .threads = call->threads};
+    work w = {.x = ks_unpack(call)};
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x), batches = slabs * ks_extent_B(x);
     const int64_t deep = ks_least(KC, ks_extent_K(x)), high = ks_least(MC, ks_ceil(m, KS_MR) * KS_MR);
     if (m == 0 || n == 0) return;
+    w.threads = ks_threads_for(call, (double)m * n * ks_extent_K(x));
     w.a = ks_align(x->scratch);
     w.a_size = (high * deep + 15) / 16 * 16;
     w.b = ks_align(w.a + w.threads * w.a_size);

@@ -80,12 +80,13 @@ void gemm_split_k(const ks_call *call) {
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), deep = ks_least(KC, ks_extent_K(x));
     if (m == 0 || n == 0) return;
     w.outputs = ks_extent_S(x) * ks_extent_B(x);
-    w.jobs = w.outputs >= call->threads ? 1 : ks_ceil(call->threads, w.outputs);
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
+    w.jobs = w.outputs >= threads ? 1 : ks_ceil(threads, w.outputs);
     w.rows = m >= n ? ks_part(m, w.jobs, KS_MR) : m;
     w.columns = m >= n ? n : ks_part(n, w.jobs, KS_NR);
     w.size = (MC + ks_least(NC, ks_ceil(n, KS_NR) * KS_NR)) * deep;
     w.size = (w.size + 15) / 16 * 16;
     w.packed = ks_align(x->scratch);
-    w.partials = ks_align(w.packed + call->threads * w.size);
-    ks_parallel(call, call->threads, rectangles, &w);
+    w.partials = ks_align(w.packed + threads * w.size);
+    ks_parallel(call, threads, rectangles, &w);
 }

@@ -78,10 +78,11 @@ void gemm_unpacked(const ks_call *call) {
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), outputs = ks_extent_S(x) * ks_extent_B(x);
     if (m == 0 || n == 0) return;
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
     w.down = ks_ceil(m, MC);
     w.across = 1;
-    if (outputs * w.down < call->threads) {
-        const int64_t more = ks_ceil(call->threads, outputs), panels = ks_ceil(n, KS_NR);
+    if (outputs * w.down < threads) {
+        const int64_t more = ks_ceil(threads, outputs), panels = ks_ceil(n, KS_NR);
         if (m < n) w.across = ks_least(ks_ceil(more, w.down), panels);
         const int64_t parts = ks_ceil(more, w.across);  // of the rows
         w.down = ks_least(ks_ceil(w.down, parts) * parts, ks_ceil(m, KS_MR));
@@ -93,5 +94,5 @@ void gemm_unpacked(const ks_call *call) {
     w.deep = ks_least(KC, ks_extent_K(x));
     w.size = (MC * KS_NR + (KS_MR + KS_NR) * w.deep + 15) / 16 * 16;
     w.scratch = ks_align(x->scratch);
-    ks_parallel(call, call->threads, jobs, &w);
+    ks_parallel(call, threads, jobs, &w);
 }

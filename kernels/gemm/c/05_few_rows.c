@@ -134,14 +134,15 @@ void gemm_few_rows(const ks_call *call) {
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), outputs = ks_extent_S(x) * ks_extent_B(x);
     if (m == 0 || n == 0) return;
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
     const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_t), lines = ks_ceil(n, line);
     w.down = ks_ceil(m, KS_MC);
     w.across = ks_ceil(n, KS_NC);
-    const int64_t parts = ks_ceil(call->threads, outputs * w.down);  // of the columns, at least
+    const int64_t parts = ks_ceil(threads, outputs * w.down);  // of the columns, at least
     w.across = ks_least(ks_ceil(w.across, parts) * parts, lines);
     w.columns = ks_least(ks_ceil(lines, w.across) * line, KS_NC);
     w.across = ks_ceil(n, w.columns);
     w.jobs = outputs * w.down * w.across;
     w.sums = ks_align(x->scratch);
-    ks_parallel(call, call->threads, jobs, &w);
+    ks_parallel(call, threads, jobs, &w);
 }

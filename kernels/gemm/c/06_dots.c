@@ -143,12 +143,13 @@ void gemm_dots(const ks_call *call) {
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), outputs = ks_extent_S(x) * ks_extent_B(x);
     if (m == 0 || n == 0) return;
-    const int64_t wanted = ks_ceil(call->threads, outputs);
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
+    const int64_t wanted = ks_ceil(threads, outputs);
     w.down = ks_ceil(m, KS_MC);
     w.down = ks_least(ks_ceil(w.down, wanted) * wanted, ks_ceil(m, KS_MR));
     w.across = w.down < wanted ? ks_least(ks_ceil(wanted, w.down), ks_ceil(n, KS_NR)) : 1;
     w.rows = ks_ceil(ks_ceil(m, KS_MR), w.down) * KS_MR;
     w.columns = ks_ceil(ks_ceil(n, KS_NR), w.across) * KS_NR;
     w.jobs = outputs * w.down * w.across;
-    ks_parallel(call, call->threads, jobs, &w);
+    ks_parallel(call, threads, jobs, &w);
 }
