@@ -138,10 +138,12 @@ class KernelRoofline:
         d, rates = self.device.facts, self._rates
         shared = [name for name in ("l1", "l2", "l3") if d.get(f"{name.replace('l1', 'l1d')}_bytes")]
         parts: dict[str, Numbers] = {"compute": self._spread(compute)}
+        delivered = np.zeros(())  # by the memory
         for level, source in zip(shared, [*shared[1:], "memory"], strict=True):
             size = float(d[f"{level.replace('l1', 'l1d')}_bytes"]) * FILL[level]
-            last = source == "memory"
-            moved = self._spread(nest.traffic(size, self.threads if level == "l3" else 1, rough=last))
+            copies = self.threads if level == "l3" else 1
+            delivered = nest.traffic(size, copies)
+            moved = nest.traffic(size, copies, rough=True) if source == "memory" else delivered
             parts[source] = self._spread(moved / rates(source))
         parts["packing"] = self._spread(nest.packing() / (PACKING * rates("l2")))
         start = self.ceilings.launch_s + (self.ceilings.parallel_s if self.threads > 1 else 0.0)
@@ -149,7 +151,7 @@ class KernelRoofline:
         hidden = [parts[name] for name in parts if name not in ("packing", "start")]
         longest = np.max(np.stack(hidden), axis=0)
         seconds = (1 - OVERLAP) * longest + OVERLAP * sum(hidden) + parts["packing"] + parts["start"]
-        return Cost(seconds, parts, self._spread(parts["memory"] * rates("memory")), self.flops)
+        return Cost(seconds, parts, self._spread(delivered), self.flops)
 
     def _rates(self, level: str) -> Numbers:
         """Bytes/s from a level with as many threads as have work."""
@@ -202,8 +204,8 @@ class KernelRoofline:
         for operand in self.operands:
             if operand.written or operand.packed:
                 continue
-            last = [axis for axis in operand.axes if np.max(self.extents[axis]) > 1][-1:]
-            if along & set(operand.axes) and not along & set(last):
+            contiguous = [axis for axis in operand.axes if np.max(self.extents[axis]) > 1][-1:]
+            if along & set(operand.axes) and not along & set(contiguous):
                 slower = slower * GATHERED
             if operand.itemsize < 4 and self._inner():
                 slower = slower + WIDENED

@@ -149,8 +149,9 @@ def _present(record: Record) -> Record | None:
     folder = lookup.store().user / record.fingerprint.device
     for path in sorted(folder.glob(f"{records.stem(record.problem)}*.json")):
         known = records.try_read(path)
-        same = isinstance(known, Record) and known.problem == record.problem
-        if same and record.fingerprint.supersedes(known.fingerprint):
+        if isinstance(known, str) or known.problem != record.problem:
+            continue
+        if record.fingerprint.supersedes(known.fingerprint):
             return known
     return None
 

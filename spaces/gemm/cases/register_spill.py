@@ -39,9 +39,9 @@ def arms(device: Device) -> tuple[Arm, ...]:
 
 def comparisons(device: Device) -> tuple[Comparison, ...]:
     small, fits, more, most = sums(device)
-    steps = ((fits, more), (small, fits), (fits, most))
+    steps = [(fits, more), (small, fits), (fits, most)]
     if device.backend != "cpu":
-        steps = ((fits, most), (small, fits), (fits, more), (more, most))
+        steps = [(fits, most), (small, fits), (fits, more), (more, most)]
     who = "a tile" if device.backend == "cpu" else "a thread"
     return tuple(
         Comparison(f"{_label(*after)} of {who} instead of {_label(*before)}", _label(*before), _label(*after))
