@@ -25,6 +25,7 @@ FILL = {"l1": 0.75, "l2": 0.6, "l3": 0.5}  # share of a level that a kernel's da
 PACKING = 0.25  # share of the second level's read rate at which packing copies
 APART = 0.5  # how much slower an inner loop gets that reads unpacked rows of a large array, one cache line each
 PIECES = 4.0  # how much slower memory delivers single lines that lie on pages of their own
+PAGE = 4096.0
 PACKED_LINES = 8  # lines of a row that packing reads at a time
 GATHERED = 12.0  # how much slower vectors are that are put together from elements
 WIDENED = 0.35  # how much slower an inner loop gets with each operand that it reads in a narrower dtype and widens
@@ -173,25 +174,32 @@ class KernelRoofline:
         slower = np.ones(())
         line, second = self.device.facts.get("line_bytes", 64), self.device.facts.get("l2_bytes", 0)
         for operand in self.operands:
-            row = [loop for loop in self._inner() if operand.axes and loop.axes == operand.axes[-1:]]
+            row = [loop for loop in self._inner() if operand.axes and loop.axes == self._last(operand)]
             if row and not operand.packed and not operand.written and self._bytes(operand) > second:
                 lines = np.maximum(1, row[-1].size * operand.itemsize / line)
-                slower = np.maximum(slower, 1 + APART / lines**2)
+                slower = np.maximum(slower, 1 + APART / lines**2 * self._between(operand, row[-1]))
         return slower
 
     def _rough(self, operand: Operand) -> Numbers:
         """What it costs at the memory to read an array in pieces of rows: the tile along its last axis that is not
         walked along next."""
-        if operand.written or not operand.axes:
-            return np.ones(())
-        along = [loop for loop in self.loops if loop.axes == operand.axes[-1:]]
-        if not along or (along[-1].kind == "inner" and along[-1].reduced):
+        last = self._last(operand)
+        along = [loop for loop in self.loops if loop.axes == last]
+        if operand.written or not along or (along[-1].kind == "inner" and along[-1].reduced):
             return np.ones(())
         line = self.device.facts.get("line_bytes", 64)
         lines = np.maximum(1, along[-1].size * operand.itemsize / line)
         lines = np.maximum(lines, PACKED_LINES) if operand.packed else lines
-        whole = along[-1].size >= self.extents[operand.axes[-1]]
-        return np.where(whole, 1.0, 1 + PIECES / lines**1.3)
+        return 1 + PIECES / lines**1.3 * self._between(operand, along[-1])
+
+    def _between(self, operand: Operand, loop: Loop) -> Numbers:
+        """How far pieces of neighbouring rows lie apart, as a share of a page, at most 1."""
+        skipped = np.maximum(0, self.extents[loop.axes[0]] - loop.size) * operand.itemsize
+        return np.minimum(1, skipped / PAGE)
+
+    def _last(self, operand: Operand) -> tuple[str, ...]:
+        """The axis along which an array is contiguous: its last one, slabs of it apart."""
+        return tuple(axis for axis in operand.axes if axis not in self.slabs)[-1:]
 
     def _narrow(self) -> Numbers:
         """Operands that the inner loop itself must widen or gather. Vectors go along the reduced axis if that has a
@@ -199,12 +207,14 @@ class KernelRoofline:
         slower = np.ones(())
         along = {axis for loop in self.loops if loop.kind == "inner" and loop.reduced for axis in loop.axes}
         if not along and self.loops:
-            last = {operand.axes[-1] for operand in self.operands if operand.written and operand.axes}
+            last = {axis for operand in self.operands if operand.written for axis in self._last(operand)}
             along = last - {axis for loop in self._inner() for axis in loop.axes}
         for operand in self.operands:
             if operand.written or operand.packed:
                 continue
-            contiguous = [axis for axis in operand.axes if np.max(self.extents[axis]) > 1][-1:]
+            contiguous = [axis for axis in operand.axes if axis not in self.slabs and np.max(self.extents[axis]) > 1][
+                -1:
+            ]
             if along & set(operand.axes) and not along & set(contiguous):
                 slower = slower * GATHERED
             if operand.itemsize < 4 and self._inner():

@@ -159,7 +159,8 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     wide = -(-n // lanes) * lanes
     steps = depth / (depth + 12) * (1 - 0.003 * config["KU"])  # starting a tile, putting its sums away; long bodies
     spilled = max(0, _registers(config, device, sizes) - device.vector_registers)
-    return work / cycles * (m / down) * (n / wide) * steps / (1 + 0.15 * spilled)
+    kept = 1 / (1.25 + 0.02 * spilled) if spilled else 1.0
+    return work / cycles * (m / down) * (n / wide) * steps * kept
 
 
 def unpacked_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
