@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import cli, keep, wait_until_idle
+from common import RESULTS, cli, keep, wait_until_idle
 from search import duel
 
 from kernsearch import backends, registry, runtime
@@ -40,6 +40,7 @@ UNTUNED = (
     (1000, 10, 1000), (777, 1555, 333),
 )  # fmt: skip
 UNTUNED_FLOOR = 0.8
+CASES = ("register-spill", "packing", "threads")
 NEAR_FLOOR = 0.85
 NEAR_TRIALS, NEAR_TIMEOUT_S = "60", "30"
 
@@ -166,6 +167,16 @@ def near(count: int = 20, seed: int = 0) -> None:
         },
         load,
     )
+
+
+def cases() -> None:
+    """Predictions, samples and verdicts of the cases of CPUs, a folder each: cases/<device>/<case>/data.json."""
+    wait_until_idle()
+    where = backends.resolve("cpu")[1]
+    for name in CASES:
+        folder = RESULTS / "cases" / where.key / name
+        told = cli("case", name, "--device", "cpu", "--out", str(folder))
+        print(f"{name}: {told['comparisons'][0]['label']}: {told['comparisons'][0].get('verdict')}", flush=True)
 
 
 def _tuned(shape: Sequence[int], cache: Path) -> dict[str, Any]:
