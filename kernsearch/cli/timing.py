@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .common import json_option, named_problems, print_json, read_json, workload_options
+from .common import json_option, named_problems, print_json, workload_options
 
 
 @click.command()
@@ -63,7 +63,7 @@ def bench(
     from ..report.tables import print_bench, print_changes, print_comparison
 
     named = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
-    earlier = None if then_file is None else read_json(then_file, "results")
+    earlier = None if then_file is None else then.read(then_file)
     if earlier is not None and op is None and workload is None:
         where = backends.resolve(device)[1]
         then.check(earlier, where.key, options["warm"])

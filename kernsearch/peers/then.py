@@ -7,7 +7,9 @@ their intervals lie apart, and by more than SAME.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .. import registry
@@ -19,6 +21,17 @@ SAME = 0.02  # differences below this are none: the same comparison in another p
 _FIELDS = ("device", "cache", "threads")  # in which the two must agree
 
 Interval = tuple[float, float]
+
+
+def read(path: str) -> dict[str, Any]:
+    """Earlier results from a file. Raises CacheError in one line for anything else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
+        raise CacheError(f"{path}: want what `kernsearch bench --json` printed")
+    return found
 
 
 def check(then: Mapping[str, Any], device: str, warm: bool | None = None) -> None:
