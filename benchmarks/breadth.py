@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, cli, keep, wait_until_idle
+from common import cli, keep, wait_until_idle
 from search import duel
 
 from kernsearch import backends, registry, runtime
@@ -40,6 +41,7 @@ UNTUNED = (
     (1000, 10, 1000), (777, 1555, 333),
 )  # fmt: skip
 UNTUNED_FLOOR = 0.8
+RECORDINGS = lookup.shipped_folder() / "recordings"
 CASES = ("register-spill", "packing", "threads")
 NEAR_FLOOR = 0.85
 NEAR_TRIALS, NEAR_TIMEOUT_S = "60", "30"
@@ -170,12 +172,14 @@ def near(count: int = 20, seed: int = 0) -> None:
 
 
 def cases() -> None:
-    """Predictions, samples and verdicts of the cases of CPUs, a folder each: cases/<device>/<case>/data.json."""
+    """Predictions, samples and verdicts of the cases of CPUs, as recordings that are shipped."""
     wait_until_idle()
     where = backends.resolve("cpu")[1]
     for name in CASES:
-        folder = RESULTS / "cases" / where.key / name
-        told = cli("case", name, "--device", "cpu", "--out", str(folder))
+        told = cli("case", name, "--device", "cpu")
+        path = RECORDINGS / where.key / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(told, indent=1) + "\n")
         print(f"{name}: {told['comparisons'][0]['label']}: {told['comparisons'][0].get('verdict')}", flush=True)
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     add("near", "records of near shapes against tuning; takes about 15 minutes")
     sharp = add("resolution", "play-offs of a kernel with itself, and with a planted difference of 2 percent")
     sharp.add_argument("--runs", type=int, default=resolution.RUNS, help="of each kind")
-    add("cases", "the case studies of CPUs, recorded below benchmarks/results/cases")
+    add("cases", "the case studies of CPUs, recorded where shipped recordings lie")
     add("cpu", "eight in all dtypes, tuned first; untuned, small, near, resolution, quality: some hours")
     add("memory", "peak resident memory of tune and its worker")
     add("starting", "processor time of --help and of loading a plan")
