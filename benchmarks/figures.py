@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 
+import breadth
 import compare
+import resolution
 import search
 import starting
 from common import report
@@ -34,6 +36,16 @@ def main() -> None:
             command.add_argument("--against", default="numpy", help="libraries, like numpy,torch")
     quality = add("quality", "default searches against a ten times longer one; takes about 35 minutes")
     quality.add_argument("--longer", type=int, default=search.LONGER, help="how many times longer the long search is")
+    many = add("eight", "eight shapes of every kind against NumPy's BLAS; bfloat16 against torch")
+    many.add_argument("--dtype", default="float32", choices=sorted(breadth.FLOORS))
+    many.add_argument("--tune", action="store_true", help="tune the shapes first")
+    many.add_argument("--rounds", type=int, default=None, help="interleaved rounds in each process")
+    add("untuned", "default candidates of twenty shapes against NumPy")
+    add("near", "records of near shapes against tuning; takes about 15 minutes")
+    sharp = add("resolution", "play-offs of a kernel with itself, and with a planted difference of 2 percent")
+    sharp.add_argument("--runs", type=int, default=resolution.RUNS, help="of each kind")
+    add("cases", "the case studies of CPUs, recorded where shipped recordings lie")
+    add("cpu", "eight in all dtypes, tuned first; untuned, small, near, resolution, quality: some hours")
     add("memory", "peak resident memory of tune and its worker")
     add("starting", "processor time of --help and of loading a plan")
     add("graphs", "time to derive the programs of every op")
@@ -49,6 +61,26 @@ def main() -> None:
             compare.control(given.rounds)
         case "quality":
             search.quality(longer=given.longer)
+        case "eight":
+            breadth.eight(given.dtype, given.tune, given.rounds)
+        case "untuned":
+            breadth.untuned()
+        case "near":
+            breadth.near()
+        case "resolution":
+            resolution.resolution(given.runs)
+        case "cases":
+            breadth.cases()
+        case "cpu":
+            breadth.cases()
+            for dtype in breadth.FLOORS:
+                breadth.eight(dtype, tune=True)
+            breadth.untuned()
+            compare.small(True, None)
+            compare.control(None)
+            resolution.resolution()
+            breadth.near()
+            search.quality()
         case "memory":
             search.memory()
         case "starting":

@@ -32,6 +32,16 @@ def widened(array: Any, dtype: Any = None) -> Any:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
+def numpy_dtype(name: str) -> np.dtype:
+    """A dtype by its name, those that NumPy knows by ml_dtypes only (bfloat16) included."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
 def to_host(array: Any) -> np.ndarray:
     """The array as one of NumPy; copied when it lies elsewhere."""
     return array if isinstance(array, np.ndarray) else array.get()

@@ -21,8 +21,10 @@ from kernsearch.cli import main
 from kernsearch.device import Device
 from kernsearch.errors import CacheError, NothingSurvived, ProblemError, SpaceError
 from kernsearch.model import ceilings
+from kernsearch.records import classes
 
 SHAPE = (40, 48, 56)
+CPU = backends.get("cpu")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
 FILE = f'''
 """A case of one's own."""
@@ -231,7 +233,7 @@ def test_an_arm_that_does_not_compile_ends_the_case_with_its_name(home: Path, mo
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (("nope",), "case 'nope': want one of pipeline-stages, register-spill, wave-quantization"),
+        (("nope",), "case 'nope': want one of packing, pipeline-stages, register-spill, threads, wave-quantization"),
         (("wave-quantization", "--device", "cpu"), "case 'wave-quantization' is about cuda, not cpu-"),
         (("wave-quantization", "--from", "missing.json"), "missing.json: cannot be read"),
         (("list", "--space", "missing.py"), "want a readable Python file"),
@@ -326,3 +328,34 @@ def test_the_compiler_spills_sums_that_exceed_the_registers_and_no_others(arch: 
         compiled = backends.get("cuda").compile(arms[label].plan.kernels[0], device, timeout_s=120)
         spilled[label] = compiled.evidence["spill_stores"]
     assert spilled["8x8 sums"] == 0 < spilled["16x16 sums"]
+
+
+@pytest.mark.parametrize("arch", ["x86_64-avx2", "x86_64-avx512", "aarch64-neon"])
+@pytest.mark.parametrize("name", ["packing", "register-spill", "threads"])
+def test_the_cases_of_cpus_have_arms_on_every_class(name: str, arch: str) -> None:
+    device, case = classes.of("cpu", arch).device(), find(name)
+    arms = case.arms(device)
+    prepared = {arm.arm.label: arm for arm in all_prepared(arms, "gemm", CPU, device, ceilings.guess(device))}
+    for comparison in case.comparisons(device):
+        assert prepared[comparison.before].plan != prepared[comparison.after].plan or name == "threads"
+    if name == "register-spill":
+        first = case.comparisons(device)[0]
+        before, after = (dict(prepared[label].candidate.config) for label in (first.before, first.after))
+        assert {letter for letter in before if before[letter] != after[letter]} in ({"MR"}, {"NR"})
+        assert _registers(before, device) <= device.vector_registers < _registers(after, device)
+
+
+def _registers(config: dict[str, int], device: Device) -> int:
+    across = config["NR"] * 4 // device.vector_bytes
+    return config["MR"] * across + across + 1
+
+
+def test_an_arm_may_use_fewer_threads_than_there_are() -> None:
+    device = classes.of("cpu", "x86_64-avx2").device()
+    arm = Arm("alone", (512, 512, 512), ("unpacked",), threads=1)
+    assert arm.on(device).threads == 1 and device.threads == 4
+    assert Arm("all", (512, 512, 512), ("unpacked",)).on(device) is device
+    alone, every = all_prepared(
+        [arm, replace(arm, label="all", threads=None)], "gemm", CPU, device, ceilings.guess(device)
+    )
+    assert alone.prediction.seconds > 2 * every.prediction.seconds

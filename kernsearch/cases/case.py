@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ class Arm:
     variant  names of templates, the first that this problem has is taken
     fix      letters held; the others get what the model likes best
     like     label of an earlier arm: the other letters get what they have there
+    threads  on the CPU, how many to use instead of all
     """
 
     label: str
@@ -32,6 +33,13 @@ class Arm:
     like: str = ""
     dtype: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
+    threads: int | None = None
+
+    def on(self, device: Device) -> Device:
+        """The device as this arm uses it."""
+        if self.threads is None:
+            return device
+        return replace(device, facts={**device.facts, "threads": self.threads})
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def all_prepared(
     for arm in arms:
         like = dict(found[arm.like].candidate.config) if arm.like else {}
         held = replace(arm, fix={**like, **arm.fix})
-        found[arm.label] = prepared(held, op_name, backend, device, ceilings)
+        found[arm.label] = prepared(held, op_name, backend, arm.on(device), ceilings)
     return list(found.values())
 
 

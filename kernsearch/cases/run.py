@@ -83,12 +83,13 @@ def measured(
     outcomes = compiled(plans, backend, device, jobs=int(device.cores), timeout_s=COMPILE_TIMEOUT_S)
     objects = [_accepted(arm, outcome) for arm, outcome in zip(arms, outcomes, strict=True)]
     with ExitStack() as stack:
-        benches: dict[str, Any] = {}
+        benches: dict[tuple[str, int | None], Any] = {}
         timers, found = {}, []
         for arm, built in zip(arms, objects, strict=True):
-            key = arm.problem.key
+            key = arm.problem.key, arm.arm.threads
             if key not in benches:
-                benches[key] = stack.enter_context(open_bench(arm.op, arm.problem, device, backend, seed=seed))
+                opened = open_bench(arm.op, arm.problem, arm.arm.on(device), backend, seed=seed)
+                benches[key] = stack.enter_context(opened)
             listener(f"gates: {arm.arm.label}")
             try:
                 gates = benches[key].examine(arm.plan, built, dict(arm.candidate.config), thorough=False)

@@ -25,6 +25,13 @@ from .common import json_option, named_options, named_problems, print_json, work
     is_flag=True,
     help="Also what comes before the first result: compiling, loading, transfers, the first call.",
 )
+@click.option(
+    "--compare",
+    "then_file",
+    default=None,
+    metavar="OLD.json",
+    help="What `bench --json` printed earlier: say what got faster or slower. Without OP, its problems and libraries.",
+)
 def bench(
     op: str | None,
     shape: str | None,
@@ -35,6 +42,7 @@ def bench(
     epilogue: str | None,
     as_json: bool,
     against: str | None,
+    then_file: str | None,
     **options: Any,
 ) -> None:
     """Time the recorded kernel against libraries.
@@ -45,19 +53,37 @@ def bench(
     \b
     kernsearch bench gemm --shape 2304x1544x4096 --against numpy,torch
     kernsearch bench --workload benchmarks/gemm-h200.toml --device cuda --against torch,cupy,triton
+    kernsearch bench --compare old.json
+
+    With --compare the exit code is 1 when a problem got slower: its intervals then and now lie apart by more than 2 %,
+    both of our times and of our times by each library's.
     """
-    from ..peers import bench_problems
-    from ..report.tables import print_bench, print_comparison
+    from .. import backends
+    from ..peers import bench_problems, then
+    from ..report.tables import print_bench, print_changes, print_comparison
 
     named = named_options({"dtype": dtype, "layout": layout, "epilogue": epilogue})
-    problems, where = named_problems(op, shape, workload, device, named)
+    earlier = None if then_file is None else then.read(then_file)
+    if earlier is not None and op is None and workload is None:
+        where = backends.resolve(device)[1]
+        then.check(earlier, where.key, options["warm"])
+        problems, against = then.problems(earlier), against or ",".join(then.libraries(earlier))
+    else:
+        problems, where = named_problems(op, shape, workload, device, named)
+        if earlier is not None:
+            then.check(earlier, where.key, options["warm"])
     if against is None:
         against = "numpy" if where.backend == "cpu" else "torch"
     libraries = tuple(filter(None, against.split(",")))
-    results = bench_problems(problems, libraries, device=where, keep_going=workload is not None, **options)
+    many = workload is not None or len(problems) > 1
+    results = bench_problems(problems, libraries, device=where, keep_going=many, **options)
+    if earlier is not None:
+        results["compared"] = then.compared(results, earlier)
     if as_json:
         print_json(results)
-    elif workload is None:
-        print_bench(results)
     else:
-        print_comparison(results)
+        print_comparison(results) if many else print_bench(results)
+        if earlier is not None:
+            print_changes(results["compared"])
+    if earlier is not None and results["compared"]["slower"]:
+        raise SystemExit(1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..meaning import interpret
-from ..namespace import namespace
+from ..namespace import namespace, numpy_dtype
 from ..problem import Problem
 from ..space import Op
 
@@ -64,17 +64,8 @@ def operands(op: Op, problem: Problem, program: Program | None = None) -> dict[s
     for name, role, node, field in places:
         axes = program.nodes[node].field(field).axes
         shape = tuple(program.extent(axis, sizes) for axis in axes)
-        found[name] = Array(name, role, _dtype(program.nodes[node].dtype), axes, shape)
+        found[name] = Array(name, role, numpy_dtype(program.nodes[node].dtype), axes, shape)
     return found
-
-
-def _dtype(name: str) -> np.dtype:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
 
 
 def free_axes(program: Program, op: Op) -> tuple[str, ...]:

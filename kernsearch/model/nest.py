@@ -24,13 +24,15 @@ Numbers = np.ndarray  # one value a config, float64
 
 @dataclass(frozen=True)
 class Operand:
-    """An array that a kernel reads or writes; `packed`: it is copied into a buffer of its own first."""
+    """An array that a kernel reads or writes; `packed`: it is copied into a buffer of its own first. `rough`: how much
+    longer memory takes to deliver it in the pieces in which it is read than in one."""
 
     name: str
     axes: Axes
     itemsize: int
     written: bool = False
     packed: bool = False
+    rough: Numbers | float = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ class Nest:
                 elements = elements * self.extents[axis]
         return elements * operand.itemsize
 
-    def traffic(self, capacity: float, copies: int = 1) -> Numbers:
+    def traffic(self, capacity: float, copies: int = 1, *, rough: bool = False) -> Numbers:
         """Bytes that a level of this capacity takes in; what is written counts twice, as it is fetched or allocated
-        too. `copies` threads fill the level with blocks of their own."""
+        too. `copies` threads fill the level with blocks of their own. `rough`: bytes in small pieces count for more."""
         deep = [any(loop.kind == "block" for loop in self.loops[:d]) for d in range(len(self.ranges))]
         total = [sum(parts) * (copies if own else 1) for parts, own in zip(self.footprints, deep, strict=True)]
         depth = np.full(np.shape(total[-1]), len(self.loops))
@@ -102,7 +104,7 @@ class Nest:
             depth = np.where(total[d] <= capacity, d, depth)
         moved: Numbers = np.zeros(())
         for operand, visits in zip(self.operands, self.visits, strict=True):
-            moved = moved + np.choose(depth, visits) * (2 if operand.written else 1)
+            moved = moved + np.choose(depth, visits) * (2 if operand.written else 1) * (operand.rough if rough else 1)
         return moved
 
     def packing(self) -> Numbers:

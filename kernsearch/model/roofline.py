@@ -24,6 +24,11 @@ OVERLAP = 0.15  # share of the time of the resources that are not the slowest wh
 FILL = {"l1": 0.75, "l2": 0.6, "l3": 0.5}  # share of a level that a kernel's data can really have
 PACKING = 0.25  # share of the second level's read rate at which packing copies
 APART = 0.5  # how much slower an inner loop gets that reads unpacked rows of a large array, one cache line each
+PIECES = 4.0  # how much slower memory delivers single lines that lie on pages of their own
+PAGE = 4096.0
+PACKED_LINES = 8  # lines of a row that packing reads at a time
+GATHERED = 12.0  # how much slower vectors are that are put together from elements
+WIDENED = 0.35  # how much slower an inner loop gets with each operand that it reads in a narrower dtype and widens
 COSTLY = 12  # operations that exp, tanh, erf and division count for
 CHAINS = 8  # independent vector sums that hide the latency of a multiply-add
 SPILLED = 0.3  # share of the speed left when a register tile does not fit the registers
@@ -61,6 +66,7 @@ class KernelRoofline:
         self.reduced = {axis for name in self.kernel.anchors for axis in self.program.nodes[name].over}
         self.operands = self._operands()
         self.loops = self._loops()
+        self.operands = tuple(replace(operand, rough=self._rough(operand)) for operand in self.operands)
         self._busy = self._threads()
         self.itemsize = max(operand.itemsize for operand in self.operands)
         self.dtype = "float64" if self.itemsize == 8 else "float32"
@@ -133,9 +139,12 @@ class KernelRoofline:
         d, rates = self.device.facts, self._rates
         shared = [name for name in ("l1", "l2", "l3") if d.get(f"{name.replace('l1', 'l1d')}_bytes")]
         parts: dict[str, Numbers] = {"compute": self._spread(compute)}
+        delivered = np.zeros(())  # by the memory
         for level, source in zip(shared, [*shared[1:], "memory"], strict=True):
             size = float(d[f"{level.replace('l1', 'l1d')}_bytes"]) * FILL[level]
-            moved = self._spread(nest.traffic(size, self.threads if level == "l3" else 1))
+            copies = self.threads if level == "l3" else 1
+            delivered = nest.traffic(size, copies)
+            moved = nest.traffic(size, copies, rough=True) if source == "memory" else delivered
             parts[source] = self._spread(moved / rates(source))
         parts["packing"] = self._spread(nest.packing() / (PACKING * rates("l2")))
         start = self.ceilings.launch_s + (self.ceilings.parallel_s if self.threads > 1 else 0.0)
@@ -143,7 +152,7 @@ class KernelRoofline:
         hidden = [parts[name] for name in parts if name not in ("packing", "start")]
         longest = np.max(np.stack(hidden), axis=0)
         seconds = (1 - OVERLAP) * longest + OVERLAP * sum(hidden) + parts["packing"] + parts["start"]
-        return Cost(seconds, parts, self._spread(parts["memory"] * rates("memory")), self.flops)
+        return Cost(seconds, parts, self._spread(delivered), self.flops)
 
     def _rates(self, level: str) -> Numbers:
         """Bytes/s from a level with as many threads as have work."""
@@ -161,17 +170,58 @@ class KernelRoofline:
         share = self._efficiency()
         if not np.any(sums) and self.matched.template.efficiency is not None:
             others = others / share  # of elementwise arithmetic, where a kernel has nothing else
-        return (sums * self._apart() / share + 2 * others) / (peak * self._busy)
+        return (sums * self._apart() * self._narrow() / share + 2 * others) / (peak * self._busy)
 
     def _apart(self) -> Numbers:
         """What it costs to read short rows where they are: each is on a page of its own."""
         slower = np.ones(())
         line, second = self.device.facts.get("line_bytes", 64), self.device.facts.get("l2_bytes", 0)
         for operand in self.operands:
-            row = [loop for loop in self._inner() if operand.axes and loop.axes == operand.axes[-1:]]
+            row = [loop for loop in self._inner() if operand.axes and loop.axes == self._last(operand)]
             if row and not operand.packed and not operand.written and self._bytes(operand) > second:
                 lines = np.maximum(1, row[-1].size * operand.itemsize / line)
-                slower = np.maximum(slower, 1 + APART / lines**2)
+                slower = np.maximum(slower, 1 + APART / lines**2 * self._between(operand, row[-1]))
+        return slower
+
+    def _rough(self, operand: Operand) -> Numbers:
+        """What it costs at the memory to read an array in pieces of rows: the tile along its last axis that is not
+        walked along next."""
+        last = self._last(operand)
+        along = [loop for loop in self.loops if loop.axes == last]
+        if operand.written or not along or (along[-1].kind == "inner" and along[-1].reduced):
+            return np.ones(())
+        line = self.device.facts.get("line_bytes", 64)
+        lines = np.maximum(1, along[-1].size * operand.itemsize / line)
+        lines = np.maximum(lines, PACKED_LINES) if operand.packed else lines
+        return 1 + PIECES / lines**1.3 * self._between(operand, along[-1])
+
+    def _between(self, operand: Operand, loop: Loop) -> Numbers:
+        """How far pieces of neighbouring rows lie apart, as a share of a page, at most 1."""
+        skipped = np.maximum(0, self.extents[loop.axes[0]] - loop.size) * operand.itemsize
+        return np.minimum(1, skipped / PAGE)
+
+    def _last(self, operand: Operand) -> tuple[str, ...]:
+        """The axis along which an array is contiguous: its last one, slabs of it apart."""
+        return tuple(axis for axis in operand.axes if axis not in self.slabs)[-1:]
+
+    def _narrow(self) -> Numbers:
+        """Operands that the inner loop itself must widen or gather. Vectors go along the reduced axis if that has a
+        tile, else along the output's last one; a tile along that packs what is not contiguous."""
+        slower = np.ones(())
+        along = {axis for loop in self.loops if loop.kind == "inner" and loop.reduced for axis in loop.axes}
+        if not along and self.loops:
+            last = {axis for operand in self.operands if operand.written for axis in self._last(operand)}
+            along = last - {axis for loop in self._inner() for axis in loop.axes}
+        for operand in self.operands:
+            if operand.written or operand.packed:
+                continue
+            contiguous = [axis for axis in operand.axes if axis not in self.slabs and np.max(self.extents[axis]) > 1][
+                -1:
+            ]
+            if along & set(operand.axes) and not along & set(contiguous):
+                slower = slower * GATHERED
+            if operand.itemsize < 4 and self._inner():
+                slower = slower + WIDENED
         return slower
 
     def _operations(self) -> tuple[Numbers, Numbers]:
@@ -203,10 +253,14 @@ class KernelRoofline:
     def _threads(self) -> Numbers:
         """How many threads' worth of work gets done at a time: tiles are dealt out, the last round may be short.
 
-        A kernel evens its blocks out among threads, so only tiles that cannot be cut count; without register tiles
-        these are the blocks.
+        A kernel evens its blocks out among threads, so only tiles that cannot be cut count, and lines of an axis that
+        has none; without register tiles these are the blocks.
         """
-        dealt = self._inner() or [loop for loop in self.loops if loop.kind == "block"]
+        inner, blocks = self._inner(), [loop for loop in self.loops if loop.kind == "block"]
+        cut = {axis for loop in inner for axis in loop.axes} | self.slabs
+        line = self.device.facts.get("line_bytes", 64) / 4
+        whole = [replace(loop, size=np.array(line)) for loop in blocks if inner and not cut & set(loop.axes)]
+        dealt = [*inner, *whole] or blocks
         tiles = np.ones(())
         for loop in dealt:
             for axis in loop.axes:

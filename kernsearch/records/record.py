@@ -177,6 +177,12 @@ def set_aside(path: Path) -> Path:
         return path.replace(path.with_name(f"{path.name}.rejected"))
 
 
+def remove(path: Path) -> None:
+    """Delete a record's file. Raises CacheError."""
+    with _changing(path.parent):
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def _changing(home: Path) -> Iterator[None]:
     """Hold the lock of a folder, made if missing; tell the listeners when all went well."""

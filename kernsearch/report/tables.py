@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -35,6 +36,16 @@ def print_verified(rows: list[dict[str, Any]]) -> None:
         click.echo("nothing to verify: every record is exact or about another device")
         return
     table(("record", "status", "why"), [(row["name"], row["status"], row["reason"]) for row in rows])
+
+
+def print_moved(rows: list[dict[str, str]]) -> None:
+    """What became of each record that was to be moved or removed, and how many of each."""
+    if not rows:
+        click.echo("nothing to do")
+        return
+    table(("record", "status", "why"), [(row["record"], row["status"], row["reason"]) for row in rows])
+    counts = Counter(row["status"] for row in rows)
+    click.echo(", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
 
 
 _HITS = {"nearest": "by the record of a near shape", "default": "by a shipped default, not tuned here"}
@@ -80,6 +91,20 @@ def print_comparison(results: dict[str, Any]) -> None:
     if any(row.get("busy") for row in results["results"]):
         click.echo("the machine was busy while measuring; times are less sure than they look")
     _print_means(results)
+
+
+def print_changes(told: dict[str, Any]) -> None:
+    """Our times then and now, and what they say."""
+    rows = []
+    for row in told["problems"]:
+        beside = ", ".join(f"{ratio:.3f} beside {name}" for name, ratio in row.get("beside", {}).items())
+        then = duration(row["then_s"]) if "then_s" in row else "-"
+        ratio = f"{row['ratio']:.3f}" if "ratio" in row else "-"
+        busy = ", machine busy" if row.get("busy") else ""
+        rows.append((row["problem"], then, duration(row["now_s"]), ratio, beside, row["verdict"] + busy))
+    table(("problem", "then", "now", "now / then", "", ""), rows)
+    if told["geomean"] == told["geomean"]:
+        click.echo(f"geometric mean: {told['geomean']:.3f} of the time then")
 
 
 def _how(ours: dict[str, Any]) -> str:

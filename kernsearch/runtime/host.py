@@ -14,6 +14,7 @@ from ..backends import Compiled
 from ..backends.cpu.call import Launcher, address_of, function
 from ..device import Device
 from ..errors import ArrayError, DtypeError
+from ..namespace import numpy_dtype
 from ..plan import KernelPlan
 from ..problem import Problem
 from . import libraries, plans
@@ -41,7 +42,7 @@ class HostPlan(plans.CallPlan):
 
     def __init__(self, problem: Problem, device: Device, hit: Hit, policy: str = "compatible"):
         super().__init__(problem, device, hit, policy)
-        self.dtypes = {operand.name: np.dtype(operand.dtype) for operand in self.plan.operands}
+        self.dtypes = {operand.name: numpy_dtype(operand.dtype) for operand in self.plan.operands}
 
     @property
     def threads(self) -> int:

@@ -96,7 +96,18 @@ class _Inputs(Sequence[space.InputSet]):
         return INPUTS
 
 
-_TYPICAL_CPU = ((64, 64, 64), (1024, 1024, 1024), (4, 2048, 2048), (2048, 4, 2048))
+_TYPICAL_CPU = (
+    (64, 64, 64),
+    (1024, 1024, 1024),
+    (4, 2048, 2048),
+    (2048, 4, 2048),
+    (1, 4096, 4096),
+    (4096, 1, 4096),
+    (64, 4096, 4096),
+    (4096, 64, 4096),
+    (128, 128, 4096),
+    (16, 16, 16),
+)
 _TYPICAL_CUDA = (
     (4096, 4096, 4096),
     (256, 256, 256),
@@ -116,7 +127,7 @@ _TYPICAL_CUDA = (
 OP = space.Op(
     name="gemm",
     letters=("M", "N", "K"),
-    dtypes={"cpu": ("float32", "float64"), "cuda": ("bfloat16", "float16", "float32")},
+    dtypes={"cpu": ("float32", "float64", "bfloat16"), "cuda": ("bfloat16", "float16", "float32")},
     options=(
         space.OptionSpec(
             "layout", "nn", parse_layout, "a letter for A and one for B: n as is, t stored transposed", LAYOUTS

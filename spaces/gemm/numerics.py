@@ -31,7 +31,7 @@ from itertools import product
 
 import numpy as np
 
-from kernsearch.namespace import namespace, widened
+from kernsearch.namespace import namespace, numpy_dtype, widened
 from kernsearch.problem import Problem
 from kernsearch.space import Config, InputSet
 
@@ -200,15 +200,6 @@ def _parts(rows: int, columns: int) -> list[slice]:
 # -- inputs
 
 
-def dtype_of(problem: Problem) -> np.dtype:
-    """The problem's dtype for NumPy, which knows bfloat16 by ml_dtypes."""
-    if problem.dtype == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(problem.dtype)
-
-
 def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     *lead, m, n, k = problem.shape
     layout, words = str(problem.option("layout")), str(problem.option("epilogue")).split(",")
@@ -228,7 +219,7 @@ def _scalars(problem: Problem, alpha: float, beta: float) -> Scalars:
 
 
 def _random(problem: Problem, rng: np.random.Generator) -> Arrays:
-    dtype = dtype_of(problem)
+    dtype = numpy_dtype(problem.dtype)
     drawn = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
     return {
         name: rng.standard_normal(shape, drawn).astype(dtype, copy=False) for name, shape in _shapes(problem).items()
@@ -244,7 +235,7 @@ def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scala
     digits = {"float32": 24, "float64": 53}[accumulation(problem)]
     most = max(1, min(8, math.isqrt(2 ** (digits - 2) // problem.shape[-1])))
     arrays = {
-        name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(dtype_of(problem))
+        name: rng.integers(-most, most + 1, shape, dtype=np.int8).astype(numpy_dtype(problem.dtype))
         for name, shape in _shapes(problem).items()
     }
     return arrays, _scalars(problem, -1.0, 2.0)
@@ -253,7 +244,7 @@ def _integers(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scala
 def _one_hot(problem: Problem, rng: np.random.Generator, hot: str) -> tuple[Arrays, Scalars]:
     """One operand picks rows or columns of the other, whose elements say where they stand."""
     *lead, m, n, k = problem.shape
-    arrays = {name: np.zeros(shape, dtype_of(problem)) for name, shape in _shapes(problem).items()}
+    arrays = {name: np.zeros(shape, numpy_dtype(problem.dtype)) for name, shape in _shapes(problem).items()}
     a, b = logical(problem, arrays)
     for number, at in enumerate(np.ndindex(*lead)):
         if hot == "A":
@@ -297,7 +288,7 @@ def _beta_zero(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scal
 def _tiny(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
     """Products are subnormal; they are kept."""
     arrays = _random(problem, rng)
-    scale = dtype_of(problem).type(SCALES[problem.dtype])
+    scale = numpy_dtype(problem.dtype).type(SCALES[problem.dtype])
     arrays["A"] *= scale
     arrays["B"] *= scale
     for name in set(arrays) - {"A", "B"}:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from kernsearch.errors import PeerError
+from kernsearch.namespace import numpy_dtype
 from kernsearch.peers import Peer, Ready
 from kernsearch.problem import Problem
 
@@ -35,7 +37,7 @@ def _output(problem: Problem) -> np.ndarray:
     from kernsearch.peers.child import aligned
 
     m, n, _ = problem.shape
-    return aligned(np.zeros((m, n), problem.dtype))
+    return aligned(np.zeros((m, n), numpy_dtype(problem.dtype)))
 
 
 def _numpy(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> Ready:
@@ -102,6 +104,8 @@ def _numpy_activation(name: str, out: np.ndarray) -> Callable[[], Any]:
 
 
 def _numpy_needs(problem: Problem) -> tuple[str, ...]:
+    if problem.dtype not in ("float32", "float64"):
+        raise PeerError(f"peer 'numpy': its BLAS has no {problem.dtype}; want torch")
     return ("numpy", "scipy") if _activation(problem) == "gelu" else ("numpy",)
 
 
@@ -137,10 +141,10 @@ def _torch(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> 
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    tensors = {name: _tensor(torch, array) for name, array in inputs.items()}
     a, b = _matrices(problem, tensors)
     result = _output(problem)
-    out = torch.from_numpy(result)
+    out = _tensor(torch, result)
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 1.0)
     bias, c = tensors.get("bias"), tensors.get("C") if beta != 0 else None
     steps: list[Callable[[], Any]] = []
@@ -168,6 +172,13 @@ def _torch(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> 
             step()
 
     return Ready(steps[0] if len(steps) == 1 else call, result)
+
+
+def _tensor(torch: Any, array: np.ndarray) -> Any:
+    """The same memory as a tensor; NumPy's bfloat16 is unknown to torch, its bits are not."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _describe_torch() -> str:

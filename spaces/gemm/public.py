@@ -17,7 +17,7 @@ from kernsearch.runtime.strides import collapsed, overlap
 
 from . import ACTIVATIONS, OP, on_device
 
-_DTYPES = tuple(np.dtype(name) for name in OP.dtypes["cpu"])
+_DTYPES = OP.dtypes["cpu"]
 _NAMES = ("A", "B", "bias", "C", "D")  # of the textbook program: a, b, bias, c, out
 
 _ARRAY, _EMPTY = np.ndarray, np.empty
@@ -57,9 +57,10 @@ def matmul(
 ) -> Any:
     """activation(alpha * a @ b + bias + beta * c), with the shapes of np.matmul.
 
-    a, b        NumPy arrays of float32 or float64; or on one GPU CuPy arrays, PyTorch tensors, or what DLPack gives,
-                of bfloat16, float16 or float32. All arrays are of one dtype and in one place. Any strides; 1-D operands
-                and leading dimensions as in np.matmul. Zero sizes are fine: an empty sum is 0.
+    a, b        NumPy arrays of float32, float64 or bfloat16 (that of ml_dtypes; sums in float32); or on one GPU CuPy
+                arrays, PyTorch tensors, or what DLPack gives, of bfloat16, float16 or float32. All arrays are of one
+                dtype and in one place. Any strides; 1-D operands and leading dimensions as in np.matmul. Zero sizes
+                are fine: an empty sum is 0.
     bias        one value a column, shape (N,)
     activation  relu, gelu (the erf form), gelu_tanh or silu; NaN stays NaN
     c           broadcast to the result's shape; beta = 0, the default, does not look at it
@@ -179,9 +180,8 @@ def _matmul(
 
 def _operand(name: str, array: Any) -> np.ndarray:
     array = np.asarray(array)
-    if array.dtype.newbyteorder("=") not in _DTYPES:
-        wanted = " or ".join(dtype.name for dtype in _DTYPES)
-        raise DtypeError(f"{name} is {array.dtype}: want {wanted}; nothing is converted")
+    if array.dtype.name not in _DTYPES:
+        raise DtypeError(f"{name} is {array.dtype}: want {' or '.join(_DTYPES)}; nothing is converted")
     if array.ndim == 0:
         raise ArrayError(f"{name} has no dimensions: want at least one; for a scalar, use *")
     return array

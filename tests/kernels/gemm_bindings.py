@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import erf, sqrt
 
@@ -20,6 +20,11 @@ from kernsearch.worker.child import KsCall
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, TASK, ctypes.c_void_p)
+
+
+def acc_of(dtype):
+    """What a dtype is summed in."""
+    return "float64" if dtype == "float64" else "float32"
 
 
 def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, split=False):
@@ -43,7 +48,7 @@ def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, 
     for name in steps & set(ACTIVATIONS):
         value = (name, value)
     name = "P" if split else "D"
-    arrays.append(Array(name, dtype, out))
+    arrays.append(Array(name, acc_of(dtype) if split else dtype, out))
     return Binding(
         template="gemm",
         groups={"B": b, "M": ("m",), "N": ("n",), "K": ("k",)},
@@ -52,7 +57,7 @@ def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, 
         roots=(Root(name, out, value),),
         arrays=tuple(arrays),
         scalars=tuple(scalars),
-        acc=dtype,
+        acc=acc_of(dtype),
         slabs={"k": "s"} if split else {},
     )
 
@@ -60,7 +65,7 @@ def gemm_binding(layout="nn", epilogue="none", dtype="float32", *, batch=False, 
 def combine_binding(epilogue="none", dtype="float32"):
     """Adds up slabs and finishes: D = f(sum over s of P[s,m,n])."""
     whole = gemm_binding("nn", epilogue, dtype)
-    arrays = [Array("P", dtype, ("s", "m", "n")), *(a for a in whole.arrays if a.name not in "AB")]
+    arrays = [Array("P", acc_of(dtype), ("s", "m", "n")), *(a for a in whole.arrays if a.name not in "AB")]
     return Binding(
         template="combine",
         groups={"M": ("m",), "N": ("n",), "K": ("s",)},
@@ -69,7 +74,7 @@ def combine_binding(epilogue="none", dtype="float32"):
         roots=whole.roots,
         arrays=tuple(arrays),
         scalars=whole.scalars,
-        acc=dtype,
+        acc=acc_of(dtype),
         fields=(Field("acc", ("m", "n"), "sum", ("load", "P", ("s", "m", "n"))),),
     )
 
@@ -87,7 +92,8 @@ class Built:
 
 
 def build(binding, template, config):
-    """Emitted, compiled by the backend and loaded."""
+    """Emitted, compiled by the backend and loaded; any work is worth another thread, so that small shapes have some."""
+    template = replace(template, flags=(*template.flags, "-DKS_LEAST_SHARE=1"))
     plan = emit.kernel_plan(binding, template, config, device())
     compiled = backends.get("cpu").compile(plan, device(), timeout_s=120)
     return Built(binding, plan, ctypes.CDLL(str(compiled.path))[plan.entry])

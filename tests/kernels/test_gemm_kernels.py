@@ -13,6 +13,7 @@ from kernsearch.spaces.generic.templates import cpu as generic
 from kernsearch import backends
 from kernsearch.backends.cpu import emit, pool
 from kernsearch.binding import Array
+from kernsearch.namespace import numpy_dtype
 
 LANES = device().vector_bytes // 4
 BLOCKS = {"MC": 16, "NC": 4 * LANES, "KC": 32, "MR": 4, "NR": 2 * LANES, "KU": 1}
@@ -21,8 +22,12 @@ WHOLE = {
     "cache_tiled": (gemm.CACHE_TILED, {**BLOCKS, "KC": 16}),
     "register_tiled": (gemm.REGISTER_TILED, BLOCKS),
     "register_tiled of few columns": (gemm.REGISTER_TILED, {**BLOCKS, "MR": 6, "NR": LANES, "KU": 2}),
+    "packed_a": (gemm.PACKED_A, BLOCKS),
+    "packed_b": (gemm.PACKED_B, BLOCKS),
     "unpacked": (gemm.UNPACKED, BLOCKS),
     "unpacked of one row": (gemm.UNPACKED, {**BLOCKS, "MR": 1, "NR": 4 * LANES, "KC": 64, "KU": 2}),
+    "few_rows": (gemm.FEW_ROWS, {"MC": 8, "NC": 4 * LANES, "KC": 16, "MR": 2, "KR": 4}),
+    "dots": (gemm.DOTS, {"MC": 8, "MR": 4, "NR": 2, "KR": LANES}),
     "split_k of one slab": (gemm.SPLIT_K, {**BLOCKS, "SPLIT": 1}),
 }
 EVERYTHING = "bias,gelu,residual"
@@ -39,9 +44,9 @@ def kernel(request):
     def make(epilogue="none", dtype="float32", batch=False):
         own = dict(config)
         if dtype == "float64" and "NR" in own:
-            own["NR"], own["MR"] = LANES, 4
+            own |= {"KR": LANES // 2} if "KR" in own else {"NR": LANES, "MR": 4}
         binding = gemm_binding("nn", epilogue, dtype, batch=batch)
-        if "SPLIT" in own:
+        if "SPLIT" in own:  # of one slab
             binding = replace(binding, template="split_k")
         return build(binding, template, own)
 
@@ -49,7 +54,7 @@ def kernel(request):
 
 
 def numbers(shape, dtype="float32", seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+    return np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype))
 
 
 def problem(m, n, k, dtype="float32", batch=()):
@@ -59,7 +64,7 @@ def problem(m, n, k, dtype="float32", batch=()):
         "B": numbers((*batch, k, n), dtype, 2),
         "C": numbers((*batch, m, n), dtype, 3),
         "bias": numbers((n,), dtype, 4),
-        "D": np.full((*batch, m, n), np.nan, dtype),
+        "D": np.full((*batch, m, n), np.nan, numpy_dtype(dtype)),
     }
 
 
@@ -72,10 +77,13 @@ def check(kernel, arrays, epilogue="none", scalars=None, *, threads=1, parallel=
         expected = reference(arrays, epilogue, scalars)
     sizes = {"M": m, "N": n, "K": k, "BATCH": batch[0] if batch else 1}
     run(kernel, arrays, sizes, scalars, threads=threads, parallel=parallel)
-    unit = np.finfo(arrays["D"].dtype).eps
+    narrow = arrays["D"].dtype.name == "bfloat16"
+    unit = np.finfo("float32" if narrow else arrays["D"].dtype).eps
     with np.errstate(all="ignore"):
         magnitude = np.abs(arrays["A"].astype(float)) @ np.abs(arrays["B"].astype(float)) + 8 * np.abs(expected) + 8
-    np.testing.assert_array_less(np.abs(arrays["D"] - expected), 4 * unit * np.sqrt(k + 1) * magnitude)
+    rounding = 2.0**-8 * np.abs(expected) if narrow else 0.0  # of the result, once
+    error = np.abs(arrays["D"].astype(float) - expected)
+    np.testing.assert_array_less(error, 4 * unit * np.sqrt(k + 1) * magnitude + rounding)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -92,18 +100,41 @@ def test_float64_is_computed_in_float64(kernel):
 
 
 @pytest.mark.parametrize("epilogue", ["none", EVERYTHING])
-def test_operands_may_have_any_strides(kernel, epilogue):
+def test_bfloat16_is_summed_in_float32_and_rounded_once(kernel, epilogue):
+    for m, n, k in AWKWARD:
+        check(kernel(epilogue, "bfloat16"), problem(m, n, k, "bfloat16"), epilogue, SCALARS)
+    arrays = {name: before_a_guard(array) for name, array in problem(13, 37, 41, "bfloat16").items()}
+    check(kernel(epilogue, "bfloat16"), arrays, epilogue, SCALARS, threads=3, parallel=backwards())
+
+
+def test_rounding_to_bfloat16_is_to_nearest_even_and_keeps_what_is_not_finite(kernel):
+    bits = np.arange(0, 1 << 16, 7, dtype=np.uint16)
+    arrays = problem(len(bits), 3, 1, "bfloat16")
+    arrays["A"] = bits.view(arrays["B"].dtype)[:, None]
+    arrays["B"][...] = 1
+    with np.errstate(all="ignore"):
+        third = np.float32(1 / 3)
+        want = (arrays["A"].astype("float32") * third).astype(arrays["D"].dtype).astype("float32")
+        run(kernel("none", "bfloat16"), arrays, {"M": len(bits), "N": 3, "K": 1}, {"alpha": float(third)})
+        got = arrays["D"].astype("float32")
+    np.testing.assert_array_equal(got, np.repeat(want, 3, axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("epilogue", ["none", EVERYTHING])
+def test_operands_may_have_any_strides(kernel, epilogue, dtype):
     m, n, k = 13, 37, 41
-    plain = problem(m, n, k)
+    plain = problem(m, n, k, dtype)
     views = {
         "transposed": {"A": plain["A"].T.copy().T, "B": plain["B"].T.copy().T},
         "negative": {"A": plain["A"][::-1, ::-1], "B": plain["B"][::-1, ::-1], "bias": plain["bias"][::-1]},
         "broadcast": {"A": np.broadcast_to(plain["A"][:1], (m, k)), "B": np.broadcast_to(plain["B"][:, :1], (k, n)),
                       "C": np.broadcast_to(plain["C"][0, 0], (m, n)), "bias": np.broadcast_to(plain["bias"][:1], n)},
-        "spaced": {"A": numbers((2 * m, 3 * k))[::2, ::3], "B": numbers((2 * k, 3 * n))[::2, ::3]},
+        "spaced": {"A": numbers((2 * m, 3 * k), dtype)[::2, ::3], "B": numbers((2 * k, 3 * n), dtype)[::2, ::3]},
     }  # fmt: skip
     for view in views.values():
-        check(kernel(epilogue), {**plain, **view, "D": np.full((m, n), np.nan, "float32")}, epilogue, SCALARS)
+        result = np.full((m, n), np.nan, plain["D"].dtype)
+        check(kernel(epilogue, dtype), {**plain, **view, "D": result}, epilogue, SCALARS)
 
 
 @pytest.mark.parametrize("epilogue", ["none", EVERYTHING])
@@ -218,13 +249,14 @@ def test_a_layout_only_changes_the_order_of_dimensions():
         np.testing.assert_allclose(arrays["D"], expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("template", [gemm.SPLIT_K, gemm.UNPACKED_SLABS, gemm.FEW_ROWS_SLABS], ids=lambda t: t.name)
 @pytest.mark.parametrize("k", [0, 1, 5, 50, 130])
-def test_slabs_and_their_combination_give_the_whole(k):
+def test_slabs_and_their_combination_give_the_whole(k, template):
     m, n, split = 13, 37, 6
     arrays = problem(m, n, k)
     arrays["P"] = np.full((split, m, n), np.nan, "float32")
     sizes = {"M": m, "N": n, "K": k, "SPLIT": split}
-    slabs = build(gemm_binding(split=True), gemm.SPLIT_K, {**BLOCKS, "SPLIT": split})
+    slabs = build(gemm_binding(split=True), template, {**BLOCKS, **WHOLE["few_rows"][1], "NR": LANES, "SPLIT": split})
     run(slabs, arrays, sizes, threads=4, parallel=backwards())
     each = -(-k // split)
     for s in range(split):

@@ -119,6 +119,10 @@ TWINS = {
 }  # fmt: skip
 
 
+RACES = {"rows share a place"}  # which threads may win when the machine is busy
+RUNS_OF_A_RACE = 40
+
+
 def flat(text: str, folder: Path, seen: set[Path]) -> str:
     """A text with its headers in it, each once; that which is generated stays named."""
 
@@ -160,7 +164,8 @@ def test_a_broken_twin_is_refused(name, device, worker, tmp_path):
     bench = bench_of(of, device, worker)
     broken = twin(plan, changes, tmp_path)
     with pytest.raises(Rejected) as refused:
-        bench.examine(broken, compiled(broken, device), config)
+        for _ in range(RUNS_OF_A_RACE if name in RACES else 1):
+            bench.examine(broken, compiled(broken, device), config)
     assert refused.value.gate == "correctness" and re.search(words, refused.value.reason), refused.value.reason
     bench.examine(plan, compiled(plan, device), config)  # and the next one is unharmed
 

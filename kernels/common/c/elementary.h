@@ -34,8 +34,8 @@ KS_INLINE ks_v ks_min(ks_v a, ks_v b) { return ks_select((ks_m)(a != a), a, ks_s
 KS_INLINE ks_v ks_relu(ks_v a) { return (ks_v)((ks_m)a & ~(ks_m)(a < (ks_v){0})); }
 
 // Apply a function of the C library to each lane.
-#define KS_BY_LANE(function, a) \
-    do { \
+#define KS_BY_LANE(function, a)                                           \
+    do {                                                                  \
         for (int64_t i = 0; i < KS_LANES; i++) (a)[i] = function((a)[i]); \
     } while (0)
 

@@ -23,6 +23,17 @@ typedef struct ks_call {
     void *pool;
 } ks_call;
 
+// Multiply-adds that are worth another thread: fewer are done before it has begun.
+#ifndef KS_LEAST_SHARE
+#define KS_LEAST_SHARE 131072
+#endif
+
+// How many threads of a call to use for so many multiply-adds.
+static inline int64_t ks_threads_for(const ks_call *call, double work) {
+    const double shares = work / KS_LEAST_SHARE;
+    return shares >= call->threads ? call->threads : shares < 2 ? 1 : (int64_t)shares;
+}
+
 static inline void ks_parallel(const ks_call *call, int64_t count, ks_task task, void *context) {
     if (call->parallel && call->threads > 1 && count > 1) {
         call->parallel(call->pool, call->threads, count, task, context);

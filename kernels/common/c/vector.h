@@ -1,4 +1,4 @@
-// Vectors of the accumulation type, through GCC and Clang vector extensions.
+// Vectors of the accumulation type, through GCC and Clang vector extensions; arrays may be of a narrower one.
 //
 // The includer has defined KS_DOUBLE (0 or 1), the device has given KS_VECTOR_BYTES. One vector holds KS_LANES values.
 // Loads and stores take an element stride, so that one code path serves contiguous, strided and broadcast arrays; they
@@ -80,9 +80,7 @@ KS_INLINE void ks_store(ks_t *p, int64_t stride, int64_t count, ks_v v) {
 
 // -- other element types: converted exactly when loaded, to nearest even when stored
 
-typedef uint16_t ks_bf16;
-
-KS_INLINE ks_t ks_value_u8(uint8_t v) { return (ks_t)v; }
+KS_INLINE ks_v ks_splat_u8(uint8_t v) { return ks_splat((ks_t)v); }
 
 KS_INLINE ks_v ks_load_u8(const uint8_t *p, int64_t stride, int64_t count) {
     ks_v v = {0};
@@ -98,42 +96,71 @@ KS_INLINE ks_v ks_load_u8(const uint8_t *p, int64_t stride, int64_t count) {
     return v;
 }
 
+// bfloat16 is the upper half of a float: widening is exact, narrowing rounds to nearest even and keeps NaN.
+typedef uint16_t ks_bf16;
+
+KS_INLINE ks_t ks_same(ks_t a) { return a; }
+
+KS_INLINE float ks_from_bf16(ks_bf16 a) {
+    const uint32_t bits = (uint32_t)a << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
 #if !KS_DOUBLE
 
-typedef uint16_t ks_half_v __attribute__((vector_size(KS_VECTOR_BYTES / 2)));
-typedef uint32_t ks_word_v __attribute__((vector_size(KS_VECTOR_BYTES)));
+typedef uint32_t ks_u __attribute__((vector_size(KS_VECTOR_BYTES)));
+typedef uint16_t ks_halves __attribute__((vector_size(KS_VECTOR_BYTES / 2)));  // one of each lane
+typedef uint16_t ks_pairs __attribute__((vector_size(KS_VECTOR_BYTES)));       // two of each lane
 
-KS_INLINE float ks_value_bf16(ks_bf16 v) {
-    const uint32_t bits = (uint32_t)v << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+// The same number in both halves of each lane; the lower one, which would be excess precision, is cleared.
+KS_INLINE ks_v ks_splat_bf16(ks_bf16 a) { return (ks_v)((ks_u)(a - (ks_pairs){0}) & 0xffff0000u); }
+
+KS_INLINE ks_v ks_load_all_bf16(const ks_bf16 *p) {
+    ks_halves h;
+    memcpy(&h, p, sizeof h);
+    return (ks_v)(__builtin_convertvector(h, ks_u) << 16);
+}
+
+KS_INLINE ks_halves ks_narrow(ks_v v) {
+    ks_u bits = (ks_u)v, quiet = bits | 0x400000u, nan = (ks_u)(v != v);
+    bits += 0x7fffu + ((bits >> 16) & 1u);
+    return __builtin_convertvector(((bits & ~nan) | (quiet & nan)) >> 16, ks_halves);
 }
 
 KS_INLINE ks_v ks_load_bf16(const ks_bf16 *p, int64_t stride, int64_t count) {
-    ks_half_v half = {0};
-    if (stride == 1 && count >= KS_LANES) {
-        memcpy(&half, p, sizeof half);
-    } else {
-        for (int64_t i = 0; i < KS_LANES; i++) {
-            if (i < count) half[i] = p[i * stride];
-        }
+    if (stride == 1 && count >= KS_LANES) return ks_load_all_bf16(p);
+    ks_halves h = {0};
+    for (int64_t i = 0; i < KS_LANES; i++) {
+        if (i < count) h[i] = p[i * stride];
     }
-    return (ks_v)(__builtin_convertvector(half, ks_word_v) << 16);
+    return (ks_v)(__builtin_convertvector(h, ks_u) << 16);
 }
 
 KS_INLINE void ks_store_bf16(ks_bf16 *p, int64_t stride, int64_t count, ks_v v) {
-    const ks_word_v bits = (ks_word_v)v, strange = (ks_word_v)(v != v);
-    const ks_word_v near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, quiet = (bits >> 16) | 0x40;
-    const ks_half_v half = __builtin_convertvector((quiet & strange) | (near & ~strange), ks_half_v);
+    ks_halves h = ks_narrow(v);
     if (stride == 1 && count >= KS_LANES) {
-        memcpy(p, &half, sizeof half);
+        memcpy(p, &h, sizeof h);
         return;
     }
     for (int64_t i = 0; i < KS_LANES; i++) {
-        if (i < count) p[i * stride] = half[i];
+        if (i < count) p[i * stride] = h[i];
     }
 }
+
+// Of either type, by that of the pointer or of the value.
+#define ks_widen(a) _Generic((a), ks_bf16: ks_from_bf16, default: ks_same)(a)
+#define ks_load_stored(p) _Generic(*(p), ks_bf16: ks_load_all_bf16, default: ks_load_all)(p)
+#define ks_load_some(p, stride, count) _Generic(*(p), ks_bf16: ks_load_bf16, default: ks_load)(p, stride, count)
+#define ks_splat_stored(a) _Generic((a), ks_bf16: ks_splat_bf16, default: ks_splat)(a)
+
+#else
+
+#define ks_widen ks_same
+#define ks_load_stored ks_load_all
+#define ks_load_some ks_load
+#define ks_splat_stored ks_splat
 
 #endif
 

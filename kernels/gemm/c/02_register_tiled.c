@@ -1,9 +1,10 @@
-// gemm/02_register_tiled: packed blocks, a tile of sums in registers, all threads.
+// gemm/02_register_tiled: blocks, a tile of sums in registers, all threads.
 //
 // Computes  D[b,m,n] = f(sum over k of A[b,m,k] * B[b,k,n]), or one such sum for each slab of k.
 // Idea      MR x NR sums live in vector registers for KC steps. A block of A (MC x KC) waits in the second level
 //           cache, a block of B (KC x NC) in the third, both copied into the order in which the tile reads them; the
-//           next panel of B is fetched while the last one is at work.
+//           next panel of B is fetched while the last one is at work. Copying pays when a block is used often; with
+//           KS_UNPACKED_A or KS_UNPACKED_B the tile reads that operand where it is.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B
 // Knobs     KU  steps of k per turn of the loop
 // Threads   first pack the block of B together, then take blocks of rows as they get free; of columns too when there
@@ -42,13 +43,14 @@ static void pack_b(void *context, int64_t task) {
     const int64_t each = ks_part(w->columns, w->threads, KS_NR), first = task * each;
     ks_at i = w->at;
     i.N += first;
-    ks_pack_b(&w->x, i, ks_least(each, w->columns - first), w->depth, w->b + first * w->depth);
+    const int64_t columns = ks_least(each, w->columns - first);
+    if (columns > 0) ks_prepare_b(&w->x, i, columns, w->depth, (ks_block_b *)w->b + first * w->depth);
 }
 
 static void multiply(void *context, int64_t task) {
     work *w = context;
     const int64_t m = ks_extent_M(&w->x), jobs = w->row_jobs * w->column_jobs;
-    ks_t *a = w->a + task * w->a_size;
+    ks_block_a *a = (ks_block_a *)(w->a + task * w->a_size);
     for (;;) {
         const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (job >= jobs) return;
@@ -58,9 +60,10 @@ static void multiply(void *context, int64_t task) {
         const int64_t column = job / w->row_jobs * w->columns_each;
         const int64_t columns = ks_least(w->columns_each, w->columns - column);
         if (rows <= 0 || columns <= 0) continue;
-        ks_pack_a(&w->x, i, rows, w->depth, a);
+        ks_prepare_a(&w->x, i, rows, w->depth, a);
         i.N += column;
-        ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, w->b + column * w->depth, &w->passes);
+        const ks_block_b *b = (const ks_block_b *)w->b + column * w->depth;
+        ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, b, &w->passes);
     }
 }
 
@@ -76,11 +79,12 @@ static void set_jobs(work *w, int64_t m) {
 }
 
 void gemm_register_tiled(const ks_call *call) {
-    work w = {.x = ks_unpack(call), .threads = call->threads};
+    work w = {.x = ks_unpack(call)};
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x), batches = slabs * ks_extent_B(x);
     const int64_t deep = ks_least(KC, ks_extent_K(x)), high = ks_least(MC, ks_ceil(m, KS_MR) * KS_MR);
     if (m == 0 || n == 0) return;
+    w.threads = ks_threads_for(call, (double)m * n * ks_extent_K(x));
     w.a = ks_align(x->scratch);
     w.a_size = (high * deep + 15) / 16 * 16;
     w.b = ks_align(w.a + w.threads * w.a_size);

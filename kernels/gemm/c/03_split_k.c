@@ -32,7 +32,8 @@ typedef struct {
     ks_t *packed, *partials;
 } work;
 
-static void rectangle(const ks_args *x, ks_at i, int64_t rows, int64_t columns, ks_t *a, ks_t *b, ks_t *partials) {
+static void rectangle(const ks_args *x, ks_at i, int64_t rows, int64_t columns, ks_block_a *a, ks_block_b *b,
+                      ks_t *partials) {
     const int64_t first = ks_first_K(x, i), last = ks_last_K(x, i);
     const int64_t top = i.M, bottom = i.M + rows, left = i.N, right = i.N + columns;
     const int64_t passes = first < last ? ks_ceil(last - first, KC) : 1, each = ks_ceil(last - first, passes);
@@ -46,10 +47,10 @@ static void rectangle(const ks_args *x, ks_at i, int64_t rows, int64_t columns, 
             const int64_t depth = ks_least(each, last - i.K);
             p.first = pass == 0;
             p.last = pass == passes - 1;
-            ks_pack_b(x, i, across, depth, b);
+            ks_prepare_b(x, i, across, depth, b);
             for (; i.M < bottom; i.M += high) {
                 const int64_t down = ks_least(high, bottom - i.M);
-                ks_pack_a(x, i, down, depth, a);
+                ks_prepare_a(x, i, down, depth, a);
                 ks_multiply_blocks(x, i, down, across, depth, a, b, &p);
             }
         }
@@ -69,7 +70,7 @@ static void rectangles(void *context, int64_t task) {
         i.N = w->rows < m ? 0 : job % w->jobs * w->columns;
         const int64_t rows = ks_least(w->rows, m - i.M), columns = ks_least(w->columns, n - i.N);
         ks_t *partials = w->partials + i.B * m * n;
-        if (rows > 0 && columns > 0) rectangle(x, i, rows, columns, a, b, partials);
+        if (rows > 0 && columns > 0) rectangle(x, i, rows, columns, (ks_block_a *)a, (ks_block_b *)b, partials);
     }
 }
 
@@ -79,12 +80,13 @@ void gemm_split_k(const ks_call *call) {
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), deep = ks_least(KC, ks_extent_K(x));
     if (m == 0 || n == 0) return;
     w.outputs = ks_extent_S(x) * ks_extent_B(x);
-    w.jobs = w.outputs >= call->threads ? 1 : ks_ceil(call->threads, w.outputs);
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
+    w.jobs = w.outputs >= threads ? 1 : ks_ceil(threads, w.outputs);
     w.rows = m >= n ? ks_part(m, w.jobs, KS_MR) : m;
     w.columns = m >= n ? n : ks_part(n, w.jobs, KS_NR);
     w.size = (MC + ks_least(NC, ks_ceil(n, KS_NR) * KS_NR)) * deep;
     w.size = (w.size + 15) / 16 * 16;
     w.packed = ks_align(x->scratch);
-    w.partials = ks_align(w.packed + call->threads * w.size);
-    ks_parallel(call, call->threads, rectangles, &w);
+    w.partials = ks_align(w.packed + threads * w.size);
+    ks_parallel(call, threads, rectangles, &w);
 }

@@ -12,13 +12,14 @@
 // Traffic   A is read ceil(N/NR) times, through the caches when MC rows of it fit there, B ceil(M/MC) times.
 // Edges     any extents, 0 included; any strides.
 
+#define KS_UNPACKED_A
+#define KS_UNPACKED_B
+
 #include "ks_generated.h"
 #include "../../common/c/elementary.h"
 #include "../../common/c/kernsearch.h"
 #include "../../common/c/tile.h"
 #include "blocks.h"
-
-KS_DEFINE_TILES(direct_tile, a_row, a_k)
 
 #define MC (KS_MC / KS_MR * KS_MR)
 #define KC KS_KC
@@ -33,26 +34,16 @@ typedef struct {
 } work;
 
 // sums (rows x NR, at least a tile) += A[i.M.., i.K..] B[i.K.., i.N..] for one panel of columns.
-static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, ks_t *a_panel,
-                  ks_t *b_panel, int add) {
-    const ks_t *b = b_panel;
-    int64_t b_k = KS_NR;
-#if KS_PLAIN_B
-    if (ks_step_B_N(x) == 1 && ks_tile_columns(width) == width) {  // else it would read past the end of a row
-        b = ks_at_B(x, i);
-        b_k = ks_step_B_K(x);
-    }
-#endif
-    if (b == b_panel) ks_pack_b(x, i, width, depth, b_panel);
+static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_t depth, ks_t *sums, ks_block_a *a,
+                  ks_block_b *b, int add) {
+    // a narrower tile that is just wide enough reads its panel where it is too
+    const ks_columns columns = ks_columns_at(x, i, ks_tile_columns(width) == width ? KS_NR : width, b);
+    if (columns.first == b) ks_pack_b(x, i, width, depth, b);
     for (int64_t r = 0; r < rows; r += KS_MR, sums += KS_MR * KS_NR, i.M += KS_MR) {
-#if KS_PLAIN_A
-        if (rows - r >= KS_MR) {
-            direct_tile(width, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x), b, b_k, sums, KS_NR, add, b);
-            continue;
-        }
-#endif
-        ks_pack_a(x, i, ks_least(KS_MR, rows - r), depth, a_panel);
-        direct_tile(width, depth, a_panel, 1, KS_MR, b, b_k, sums, KS_NR, add, b);
+        const int64_t height = ks_least(KS_MR, rows - r);
+        const ks_rows lines = ks_rows_at(x, i, height, a);
+        if (lines.first == a) ks_pack_a(x, i, height, depth, a);
+        ks_block_tile(width, depth, lines.first, lines.row, lines.k, columns.first, columns.k, sums, KS_NR, add, b);
     }
 }
 
@@ -60,7 +51,9 @@ static void jobs(void *context, int64_t task) {
     work *w = context;
     const ks_args *x = &w->x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), slabs = ks_extent_S(x);
-    ks_t *sums = w->scratch + task * w->size, *a_panel = sums + MC * KS_NR, *b_panel = a_panel + KS_MR * w->deep;
+    ks_t *sums = w->scratch + task * w->size, *a_room = sums + MC * KS_NR, *b_room = a_room + KS_MR * w->deep;
+    ks_block_a *a = (ks_block_a *)a_room;
+    ks_block_b *b = (ks_block_b *)b_room;
     for (;;) {
         const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (job >= w->jobs) return;
@@ -72,7 +65,7 @@ static void jobs(void *context, int64_t task) {
             const int64_t width = ks_least(KS_NR, right - i.N);
             i.K = first;
             do {
-                panel(x, i, rows, width, ks_least(KC, last - i.K), sums, a_panel, b_panel, i.K > first);
+                panel(x, i, rows, width, ks_least(KC, last - i.K), sums, a, b, i.K > first);
                 i.K += KC;
             } while (i.K < last);
             ks_finish_tile(x, i, rows, width, sums);
@@ -85,10 +78,11 @@ void gemm_unpacked(const ks_call *call) {
     const ks_args *x = &w.x;
     const int64_t m = ks_extent_M(x), n = ks_extent_N(x), outputs = ks_extent_S(x) * ks_extent_B(x);
     if (m == 0 || n == 0) return;
+    const int64_t threads = ks_threads_for(call, (double)m * n * ks_extent_K(x) * ks_extent_B(x));
     w.down = ks_ceil(m, MC);
     w.across = 1;
-    if (outputs * w.down < call->threads) {
-        const int64_t more = ks_ceil(call->threads, outputs), panels = ks_ceil(n, KS_NR);
+    if (outputs * w.down < threads) {
+        const int64_t more = ks_ceil(threads, outputs), panels = ks_ceil(n, KS_NR);
         if (m < n) w.across = ks_least(ks_ceil(more, w.down), panels);
         const int64_t parts = ks_ceil(more, w.across);  // of the rows
         w.down = ks_least(ks_ceil(w.down, parts) * parts, ks_ceil(m, KS_MR));
@@ -100,5 +94,5 @@ void gemm_unpacked(const ks_call *call) {
     w.deep = ks_least(KC, ks_extent_K(x));
     w.size = (MC * KS_NR + (KS_MR + KS_NR) * w.deep + 15) / 16 * 16;
     w.scratch = ks_align(x->scratch);
-    ks_parallel(call, call->threads, jobs, &w);
+    ks_parallel(call, threads, jobs, &w);
 }

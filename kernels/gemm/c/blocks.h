@@ -1,10 +1,43 @@
-// Blocks of a matrix product: packing them, multiplying two packed ones, delivering sums. Needs "ks_generated.h",
+// Blocks of a matrix product: packing them, multiplying two of them, delivering sums. Needs "ks_generated.h",
 // "elementary.h" and "tile.h". A block is rows (or columns) x depth, cut into panels as wide as the register tile.
+//
+// KS_UNPACKED_A, KS_UNPACKED_B: the tile reads that operand where it is. What cannot be read so, the last panel if it
+// is ragged and operands that are more than an array, is packed all the same; of B what is not contiguous along n too.
 
 #ifndef KS_BLOCKS_H
 #define KS_BLOCKS_H
 
-KS_DEFINE_TILES(ks_packed_tile, 1, KS_MR)
+#if KS_DOUBLE
+#define ks_pack_stored ks_pack
+#else
+#define ks_pack_stored(out, width, lines, depth, from, line_step, k_step) \
+    _Generic((from), ks_bf16 *: ks_pack_bf16, default: ks_pack)(out, width, lines, depth, from, line_step, k_step)
+#endif
+
+// What panels hold: packed ones what is summed, those that stand in for the array itself what the array holds.
+#if defined(KS_UNPACKED_A) && KS_PLAIN_A
+#define KS_DIRECT_A 1
+#define KS_A_STEPS a_row, a_k
+typedef KS_TYPE_A ks_block_a;
+KS_DEFINE_PACK(ks_panel_of_a, KS_TYPE_A, KS_TYPE_A, , sizeof(KS_TYPE_A) == 4)
+#else
+#define KS_DIRECT_A 0
+#define KS_A_STEPS 1, KS_MR
+#define ks_panel_of_a ks_pack_stored
+typedef ks_t ks_block_a;
+#endif
+#if defined(KS_UNPACKED_B) && KS_PLAIN_B
+#define KS_DIRECT_B(x) (ks_step_B_N(x) == 1)
+typedef KS_TYPE_B ks_block_b;
+KS_DEFINE_PACK(ks_panel_of_b, KS_TYPE_B, KS_TYPE_B, , sizeof(KS_TYPE_B) == 4)
+#else
+#define KS_DIRECT_B(x) 0
+#define ks_panel_of_b ks_pack_stored
+typedef ks_t ks_block_b;
+#endif
+
+#define KS_DEFINE_BLOCK_TILES(name, steps) KS_DEFINE_TILES(name, ks_block_a, ks_block_b, steps)
+KS_DEFINE_BLOCK_TILES(ks_block_tile, KS_A_STEPS)
 
 // The size of equal parts, a multiple of `unit`, for a total cut into at most `parts`.
 KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
@@ -13,40 +46,78 @@ KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
 
 // Pack rows [i.M, i.M + rows) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth,
-                                                        ks_t *out) {
-    for (int64_t first = 0; first < rows; first += KS_MR, out += KS_MR * depth) {
-        const int64_t valid = ks_least(KS_MR, rows - first);
-        ks_at at = {.S = i.S, .B = i.B, .M = i.M + first, .K = i.K};
+                                                        ks_block_a *out) {
 #if KS_PLAIN_A
-        ks_pack(out, KS_MR, valid, depth, ks_at_A(x, at), ks_step_A_M(x), ks_step_A_K(x));
+    ks_panel_of_a(out, KS_MR, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
 #else
+    for (int64_t first = 0; first < rows; first += KS_MR, out += KS_MR * depth) {
+        ks_at at = {.S = i.S, .B = i.B, .K = i.K};
         for (int64_t k = 0; k < depth; k++, at.K++) {
-            for (int64_t r = 0; r < KS_MR; r++) {
-                at.M = i.M + first + r;
-                out[k * KS_MR + r] = r < valid ? ks_A(x, at) : 0;
+            for (int64_t j = 0; j < KS_MR; j++) {
+                at.M = i.M + first + j;
+                out[k * KS_MR + j] = first + j < rows ? ks_A(x, at) : 0;
             }
         }
-#endif
     }
+#endif
 }
 
 // Pack columns [i.N, i.N + columns) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth,
-                                                        ks_t *out) {
-    for (int64_t first = 0; first < columns; first += KS_NR, out += KS_NR * depth) {
-        const int64_t valid = ks_least(KS_NR, columns - first);
-        ks_at at = {.S = i.S, .B = i.B, .N = i.N + first, .K = i.K};
+                                                        ks_block_b *out) {
 #if KS_PLAIN_B
-        ks_pack(out, KS_NR, valid, depth, ks_at_B(x, at), ks_step_B_N(x), ks_step_B_K(x));
+    ks_panel_of_b(out, KS_NR, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
 #else
+    for (int64_t first = 0; first < columns; first += KS_NR, out += KS_NR * depth) {
+        ks_at at = {.S = i.S, .B = i.B, .K = i.K};
         for (int64_t k = 0; k < depth; k++, at.K++) {
-            for (int64_t c = 0; c < KS_NR; c++) {
-                at.N = i.N + first + c;
-                out[k * KS_NR + c] = c < valid ? ks_B(x, at) : 0;
+            for (int64_t j = 0; j < KS_NR; j++) {
+                at.N = i.N + first + j;
+                out[k * KS_NR + j] = first + j < columns ? ks_B(x, at) : 0;
             }
         }
-#endif
     }
+#endif
+}
+
+// As `ks_pack_a` and `ks_pack_b`, but of an operand that is read where it is only the last panel, if it is ragged.
+KS_INLINE void ks_prepare_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth, ks_block_a *out) {
+    const int64_t whole = KS_DIRECT_A ? rows / KS_MR * KS_MR : 0;
+    i.M += whole;
+    ks_pack_a(x, i, rows - whole, depth, out + whole * depth);
+}
+
+KS_INLINE void ks_prepare_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth, ks_block_b *out) {
+    const int64_t whole = KS_DIRECT_B(x) ? columns / KS_NR * KS_NR : 0;
+    i.N += whole;
+    ks_pack_b(x, i, columns - whole, depth, out + whole * depth);
+}
+
+// A panel as the tile reads it: its first element, and how far apart its lines and steps of k lie.
+typedef struct {
+    const ks_block_a *first;
+    int64_t row, k;
+} ks_rows;
+
+typedef struct {
+    const ks_block_b *first;
+    int64_t k;
+} ks_columns;
+
+KS_INLINE ks_rows ks_rows_at(const ks_args *x, ks_at i, int64_t rows, const ks_block_a *packed) {
+#if KS_DIRECT_A
+    if (rows == KS_MR) return (ks_rows){ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x)};
+#endif
+    (void)x, (void)i, (void)rows;
+    return (ks_rows){packed, 1, KS_MR};
+}
+
+KS_INLINE ks_columns ks_columns_at(const ks_args *x, ks_at i, int64_t columns, const ks_block_b *packed) {
+#if defined(KS_UNPACKED_B) && KS_PLAIN_B
+    if (columns == KS_NR && KS_DIRECT_B(x)) return (ks_columns){ks_at_B(x, i), ks_step_B_K(x)};
+#endif
+    (void)x, (void)i, (void)columns;
+    return (ks_columns){packed, KS_NR};
 }
 
 // Where sums wait between passes over K, and which pass this is.
@@ -108,28 +179,31 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
     }
 }
 
-// The product of a packed block of A (rows x depth) and one of B (depth x columns); i is its first row and column.
+// The product of a block of A (rows x depth) and one of B (depth x columns); i is its first row, column and k.
 // While the first tiles of a panel of B are at work, the next panel is fetched from the third level cache.
 static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
-                                                       int64_t depth, const ks_t *a, const ks_t *b,
+                                                       int64_t depth, const ks_block_a *a, const ks_block_b *b,
                                                        const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
-    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_t);
+    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
     for (int64_t c = 0; c < columns; c += KS_NR) {
-        const ks_t *panel = b + c * depth;
         const int64_t width = ks_least(KS_NR, columns - c);
+        const ks_at top = {.S = i.S, .B = i.B, .N = i.N + c, .K = i.K};
+        const ks_columns panel = ks_columns_at(x, top, width, b + c * depth);
         for (int64_t r = 0; r < rows; r += KS_MR) {
             const int64_t height = ks_least(KS_MR, rows - r);
-            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
+            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c, .K = i.K};
+            const ks_rows lines = ks_rows_at(x, at, height, a + r * depth);
             const int64_t part = r / KS_MR * depth * line;
-            const int more = c + KS_NR < columns && part < KS_NR * depth;
-            const ks_t *rows_of_a = a + r * depth, *next = more ? panel + KS_NR * depth + part : rows_of_a;
+            const int more = c + KS_NR < columns && part < KS_NR * depth && panel.first == b + c * depth;
+            const void *next = more ? (const void *)(panel.first + KS_NR * depth + part) : lines.first;
             ks_expect(at, height, width, p);
             if (!p->last && width == KS_NR && height == KS_MR && p->column_step == 1) {
-                ks_packed_tile(width, depth, rows_of_a, 1, KS_MR, panel, KS_NR,
-                               p->sums + at.M * p->row_step + at.N, p->row_step, !p->first, next);
+                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k,
+                              p->sums + at.M * p->row_step + at.N, p->row_step, !p->first, next);
             } else {
-                ks_packed_tile(width, depth, rows_of_a, 1, KS_MR, panel, KS_NR, tile, KS_NR, 0, next);
+                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k, tile, KS_NR, 0,
+                              next);
                 ks_deliver(x, at, height, width, tile, p);
             }
         }

@@ -25,7 +25,7 @@ def type_name(dtype: str, acc: str) -> str:
 
 
 def type_suffix(dtype: str, acc: str) -> str:
-    """Of `ks_load` and `ks_store`."""
+    """Of `ks_load`, `ks_splat` and `ks_store`."""
     return "" if dtype == acc else SUFFIXES[dtype]
 
 
@@ -34,9 +34,7 @@ def element(view: View) -> Spelling:
 
     def load(array: str, axes: tuple[str, ...]) -> str:
         kind = type_suffix(view.array(array).dtype, view.binding.acc)
-        return f"ks_splat(ks_value{kind}(*({view.address(array, axes)})))" if kind else (
-            f"ks_splat(*({view.address(array, axes)}))"
-        )  # fmt: skip
+        return f"ks_splat{kind}(*({view.address(array, axes)}))"
 
     return Spelling(
         load=load,

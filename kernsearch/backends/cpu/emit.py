@@ -5,12 +5,14 @@ What the header "ks_generated.h" defines, for the sources to use:
     ks_args, ks_unpack(call)     p_<array>, strides s_<array>_<axis>, extents e_<axis>, scalars c_<name>, scratch
     ks_at                        indices i.S i.B i.M i.N i.K: slab, batch, row, column, depth; each a flattened group
     ks_fields                    one vector per result of the anchor
+    ks_t, ks_bf16                the accumulation's type; arrays of bfloat16 are widened when read, rounded when written
     KS_BY_<group>                1 when the group is one axis, so that a stride goes with it
 
 contractions (bindings with operands and no fields):
     ks_extent_<group>(x), ks_first_K(x, i), ks_last_K(x, i)      K runs over [first, last) of the slab
     ks_<role>(x, i), ks_<role>_v(x, i, count)                    the operand's hole, for one element and along N
     KS_PLAIN_<role>, ks_at_<role>(x, i), ks_step_<role>_<group>(x)   when the hole is a bare load: address and strides
+    KS_TYPE_<role>               what it lies in memory as; ks_t when the hole is more than a load
     ks_finish(x, i, count, f)                                    the roots' holes: computes and stores along N
     KS_PARTIALS, ks_at_out(x, i), ks_step_out_<group>(x)         0 when the output may hold unfinished sums
 
@@ -116,6 +118,10 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     yield f"KS_INLINE ks_args ks_unpack(const ks_call *call) {{\n    return (ks_args){{\n        {body}\n    }};\n}}"
 
 
+def _dtype(binding: Binding, name: str) -> str:
+    return next(array.dtype for array in binding.arrays if array.name == name)
+
+
 def _finish(view: View, roots: Sequence[Root], suffix: str = "") -> Iterator[str]:
     """Compute the values of roots for `count` columns and store them."""
     how, lines = vector(view), []
@@ -175,8 +181,8 @@ def _contraction(binding: Binding) -> Iterator[str]:
         along = f"return {spell(expr, vector(view))};"
         yield from _by_columns(view, f"ks_v ks_{role}_v", "", [along])
         plain = expr[0] == "load" and all(len(view.groups[g]) <= 1 for g in "MNK")
-        plain = plain and view.array(expr[1]).dtype == binding.acc
         yield f"#define KS_PLAIN_{role} {int(plain)}"
+        yield f"#define KS_TYPE_{role} {type_name(_dtype(binding, expr[1]), binding.acc) if plain else 'ks_t'}"
         yield from _places(view, role, expr[1], expr[2]) if plain else ()
     partials = _needs_partials(binding)
     yield f"#define KS_PARTIALS {int(partials)}"
@@ -187,7 +193,8 @@ def _contraction(binding: Binding) -> Iterator[str]:
 
 
 def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterator[str]:
-    yield _function(f"ks_t *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
+    kind = type_name(_dtype(view.binding, array), view.binding.acc)
+    yield _function(f"{kind} *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
     for group in "MNK":
         yield _function(
             f"int64_t ks_step_{name}_{group}", "const ks_args *x", view.step(array, axes, view.group_axis(group))
@@ -195,7 +202,8 @@ def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterato
 
 
 def _needs_partials(binding: Binding) -> bool:
-    """Unfinished sums go to scratch when the output is not one plain array, or may be an array that the hole reads."""
+    """Unfinished sums go to scratch when the output is not one plain array of the sums' dtype, or may be an array that
+    the hole reads."""
     root = binding.roots[0]
     whole = set(root.axes) - set(binding.groups.get("B", ()))
     reads = [leaf for leaf in leaves(root.value, "load") if set(leaf[2]) >= whole]

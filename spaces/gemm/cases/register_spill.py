@@ -10,19 +10,41 @@ KERNEL = ("register_tile",)
 TILE = {"BM": 128, "BN": 128, "BK": 8}  # all arms read the same from memory
 SUMS = ((4, 8), (8, 8), (8, 16), (16, 16))  # rows and columns of a thread
 
+ON_CPU = (1152, 1536, 1024)  # whole tiles of every arm
+BLOCKS = {"MC": 96, "NC": 1024, "KC": 256, "KU": 1}
+
+
+def sums(device: Device) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of the arms' tiles: small, the largest that fits, and two that do not."""
+    if device.backend != "cpu":
+        return SUMS
+    lanes = int(device.vector_bytes) // 4
+    if device.vector_registers >= 32:  # 8 x 3 vectors take 28 registers, 8 x 4 take 37, 12 x 3 take 40
+        return ((4, 2 * lanes), (8, 3 * lanes), (8, 4 * lanes), (12, 3 * lanes))
+    return ((4, 2 * lanes), (6, 2 * lanes), (8, 2 * lanes), (6, 3 * lanes))  # 11, 15, 19 and 22
+
 
 def _label(rows: int, columns: int) -> str:
     return f"{rows}x{columns} sums"
 
 
 def arms(device: Device) -> tuple[Arm, ...]:
+    if device.backend == "cpu":
+        letters = [{**BLOCKS, "MR": m, "NR": n} for m, n in sums(device)]
+        return tuple(
+            Arm(_label(own["MR"], own["NR"]), ON_CPU, ("register_tiled",), own, dtype="float32") for own in letters
+        )
     return tuple(Arm(_label(m, n), SHAPE, KERNEL, {**TILE, "TM": m, "TN": n}, dtype="float32") for m, n in SUMS)
 
 
 def comparisons(device: Device) -> tuple[Comparison, ...]:
-    steps = (((8, 8), (16, 16)), ((4, 8), (8, 8)), ((8, 8), (8, 16)), ((8, 16), (16, 16)))
+    small, fits, more, most = sums(device)
+    steps = [(fits, more), (small, fits), (fits, most)]
+    if device.backend != "cpu":
+        steps = [(fits, most), (small, fits), (fits, more), (more, most)]
+    who = "a tile" if device.backend == "cpu" else "a thread"
     return tuple(
-        Comparison(f"{_label(*after)} of a thread instead of {_label(*before)}", _label(*before), _label(*after))
+        Comparison(f"{_label(*after)} of {who} instead of {_label(*before)}", _label(*before), _label(*after))
         for before, after in steps
     )
 
@@ -30,9 +52,9 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
 CASE = Case(
     name="register-spill",
     op="gemm",
-    claim="a thread that computes 16x16 sums reads half as much from shared memory for each multiply-add as one of 8x8",
-    mechanism="256 sums exceed the 255 registers of a thread: the rest goes to local memory and back at each step",
-    backends=("cuda",),
+    claim="a larger register tile reads less for each multiply-add: 16x16 sums of a thread half as much as 8x8",
+    mechanism="sums that do not fit the registers, 256 of a thread or 16 vectors of a core, go to memory at each step",
+    backends=("cuda", "cpu"),
     arms=arms,
     comparisons=comparisons,
 )

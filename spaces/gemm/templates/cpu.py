@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Template, dot, hole
+
+_DTYPES = ("float32", "float64", "bfloat16")
 
 _MR = Param("MR", (4, 6, 8, 12, 14), "rows of the register tile")
 _FEW = Param("MR", (1, 2, 4, 6, 8, 12, 14), "rows of the register tile")
@@ -23,9 +26,21 @@ _TILE_ROWS = Param("MC", (16, 32, 64, 128), "rows of a tile of sums")
 _TILE_COLUMNS = Param("NC", (64, 128, 256, 512), "columns of a tile of sums")
 _TILE_DEPTH = Param("KC", (8, 16, 32, 64, 128), "rows of B at a time")
 
+# those of the kernels for few rows or columns
+_ROW_BLOCK = Param("MC", (4, 8, 16, 32), "rows of a job")
+_STRETCH = Param("NC", (256, 512, 1024, 2048, 4096), "columns of a job")
+_DEPTH = Param("KC", (32, 128, 512), "rows of B that stay near while all rows use them")
+_ROWS = Param("MR", (1, 2, 4), "rows of sums at a time")
+_KR = Param("KR", (2, 4, 8, 12), "rows of B at a time")
+_ROW_JOB = Param("MC", (8, 32, 128, 512), "rows of a job")
+_DOT_ROWS = Param("MR", (1, 2, 4, 8), "rows at a time")
+_DOT_COLUMNS = Param("NR", (1, 2, 4), "columns at a time")
+_DOT_DEPTH = Param("KR", (4, 8, 16, 32, 64), "depth of a step")
+
 
 def _lanes(device: Device, sizes: Sizes) -> int:
-    return device.vector_bytes // sizes["ITEMSIZE"]
+    """Sums in a vector: narrower dtypes are summed in float32."""
+    return device.vector_bytes // max(4, sizes["ITEMSIZE"])
 
 
 def _registers(config: Config, device: Device, sizes: Sizes) -> int:
@@ -52,8 +67,9 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
         rules += [
             Constraint("NR is not a whole number of vectors", lambda c, d, s: c["NR"] % _lanes(d, s) == 0),
             Constraint(
-                "register tile needs more vector registers than the device has",
-                lambda c, d, s: _registers(c, d, s) <= d.vector_registers,
+                # a few too many are let through: what spilling costs is for the clock to say
+                "register tile needs far more vector registers than the device has",
+                lambda c, d, s: _registers(c, d, s) <= d.vector_registers + 8,
             ),
             Constraint(
                 "register tile is too small to hide the latency of its sums",
@@ -69,7 +85,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
         rules.append(
             Constraint(
                 "block of A exceeds the second level cache",
-                lambda c, d, s: c["MC"] * c["KC"] * s["ITEMSIZE"] <= d.l2_bytes,
+                lambda c, d, s: c["MC"] * c["KC"] * max(4, s["ITEMSIZE"]) <= d.l2_bytes,
             )
         )
     if "SPLIT" in letters:
@@ -85,6 +101,45 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
+_ROW_RULES = (
+    Constraint(
+        "rows need more vector registers than the device has",
+        lambda c, d, s: c["MR"] * c["KR"] + c["MR"] + 1 <= d.vector_registers,
+    ),
+    Constraint("MR is larger than M needs", _fits_the_problem(_ROWS, "M")),
+)
+_DOT_RULES = (
+    Constraint("KR is not a whole number of vectors", lambda c, d, s: c["KR"] % _lanes(d, s) == 0),
+    Constraint(
+        "sums need more vector registers than the device has",
+        lambda c, d, s: c["MR"] * c["NR"] * (c["KR"] // _lanes(d, s)) + c["NR"] + 1 <= d.vector_registers,
+    ),
+    Constraint("MC is smaller than MR", lambda c, d, s: c["MC"] >= c["MR"]),
+    Constraint("MC is larger than M needs", _fits_the_problem(_ROW_JOB, "M")),
+    Constraint("MR is larger than M needs", _fits_the_problem(_DOT_ROWS, "M")),
+    Constraint("NR is larger than N needs", _fits_the_problem(_DOT_COLUMNS, "N")),
+)
+
+
+def few_rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """For each vector of columns KR loads of B, and a load and a store of each sum; two loads and one store a cycle.
+    About half of that is reached, by the clock of a Zen 3."""
+    rows, depth, n = min(config["MR"], sizes["M"]), config["KR"], sizes["N"]
+    lanes = _lanes(device, sizes)
+    work, traffic = rows * depth / 2, max((rows + depth) / 2, rows)
+    return 0.5 * work / max(work, traffic) * n / (-(-n // lanes) * lanes)
+
+
+def dots_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """Loads of MR rows and NR columns for MR x NR multiply-adds; adding up lanes takes some steps of each sum."""
+    rows, columns, lanes = min(config["MR"], sizes["M"]), min(config["NR"], sizes["N"]), _lanes(device, sizes)
+    vectors = config["KR"] // lanes
+    work = rows * columns * vectors / 2
+    cycles = max(work, (rows + columns) * vectors / 2, 4.0)
+    depth = sizes["K"]
+    return 0.9 * work / cycles * depth / (depth + 4 * lanes)
+
+
 def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles: float = 2.0) -> float:
     """Share of peak of the inner loop: what its loads and latencies leave, times what ragged tiles waste.
 
@@ -95,7 +150,7 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     lanes = _lanes(device, sizes)
     across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
     depth = min(config["KC"], sizes["K"])
-    panel = depth * min(config["NR"], n) * sizes["ITEMSIZE"]
+    panel = depth * min(config["NR"], n) * max(4, sizes["ITEMSIZE"])
     fetched = line_cycles * across * device.vector_bytes / device.line_bytes if panel > 0.75 * device.l1d_bytes else 0.0
     work = config["MR"] * across / 2
     loads = (config["MR"] + across) / 2
@@ -103,13 +158,22 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     down = -(-m // config["MR"]) * config["MR"]
     wide = -(-n // lanes) * lanes
     steps = depth / (depth + 12) * (1 - 0.003 * config["KU"])  # starting a tile, putting its sums away; long bodies
-    return work / cycles * (m / down) * (n / wide) * steps
+    spilled = max(0, _registers(config, device, sizes) - device.vector_registers)
+    kept = 1 / (1.25 + 0.02 * spilled) if spilled else 1.0
+    return work / cycles * (m / down) * (n / wide) * steps * kept
 
 
 def unpacked_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
     apart = config["NR"] < sizes["N"]
     return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0)
+
+
+def packed_b_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `tile_efficiency`; rows of A that lie whole pages apart take each other's place in the caches. Measured on a
+    Zen 3."""
+    crowded = sizes["K"] * sizes["ITEMSIZE"] % 4096 == 0 and config["MR"] > 1
+    return tile_efficiency(config, device, sizes) * (0.8 if crowded else 0.95)
 
 
 def rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
@@ -140,7 +204,7 @@ CACHE_TILED = Template(
     source="gemm/c/01_cache_tiled.c",
     entry="gemm_cache_tiled",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_BLOCKS,
     params=(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
     constraints=_rules(_TILE_ROWS, _TILE_COLUMNS, _TILE_DEPTH),
@@ -155,7 +219,7 @@ REGISTER_TILED = Template(
     source="gemm/c/02_register_tiled.c",
     entry="gemm_register_tiled",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_PACKED,
     params=(_MC, _NC, _KC, _MR, _NR),
     knobs=(_KU,),
@@ -172,7 +236,7 @@ UNPACKED = Template(
     source="gemm/c/04_unpacked.c",
     entry="gemm_unpacked",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=(_BLOCKS[0], _BLOCKS[2], *_REGISTERS),
     params=(_MC, _KC, _FEW, _WIDE),
     knobs=(_KU,),
@@ -188,7 +252,7 @@ SPLIT_K = Template(
     source="gemm/c/03_split_k.c",
     entry="gemm_split_k",
     groups="M1 N1 K1 B*",
-    dtypes=("float32", "float64"),
+    dtypes=_DTYPES,
     ann=_PACKED,
     params=(_SPLIT, _MC, _NC, _KC, _MR, _NR),
     knobs=(_KU,),
@@ -196,7 +260,76 @@ SPLIT_K = Template(
     scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
     efficiency=tile_efficiency,
 )
+PACKED_B = replace(
+    REGISTER_TILED,
+    name="packed_b",
+    what="as register_tiled, A read where it is: for few columns",
+    ann=(*_BLOCKS, *_REGISTERS, ("move", "B", "pack")),
+    flags=("-DKS_UNPACKED_A",),
+    efficiency=packed_b_efficiency,
+)
+PACKED_A = replace(
+    REGISTER_TILED,
+    name="packed_a",
+    what="as register_tiled, B read where it is: for few rows",
+    ann=(*_BLOCKS, *_REGISTERS, ("move", "A", "pack")),
+    flags=("-DKS_UNPACKED_B",),
+    efficiency=unpacked_efficiency,
+)
+UNPACKED_SLABS = replace(
+    UNPACKED,
+    name="unpacked_k",
+    what="as unpacked, for slabs of the reduced axis in parallel: a small output and a long k",
+    roots=(hole("D", dot("A", "B", slab=True)),),
+    params=(_SPLIT, *UNPACKED.params),
+    constraints=_rules(_SPLIT, *UNPACKED.params),
+)
+FEW_ROWS = Template(
+    name="few_rows",
+    backend="cpu",
+    what="B streamed past the sums of a few rows, which wait in the first level cache",
+    roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/05_few_rows.c",
+    entry="gemm_few_rows",
+    groups="M1 N1 K1 B*",
+    dtypes=_DTYPES,
+    ann=(*_BLOCKS, ("tile", ("M",), "register", "MR")),
+    params=(_ROW_BLOCK, _STRETCH, _DEPTH, _ROWS),
+    knobs=(_KR,),
+    constraints=_rules(_ROW_BLOCK, _STRETCH, _DEPTH, _ROWS) + _ROW_RULES,
+    scratch="ITEMSIZE * THREADS * MC * NC + 64",
+    efficiency=few_rows_efficiency,
+)
+DOTS = Template(
+    name="dots",
+    backend="cpu",
+    what="sums along vectors of k: for a vector, and for operands that are contiguous along k",
+    roots=(hole("D", dot("A", "B")),),
+    source="gemm/c/06_dots.c",
+    entry="gemm_dots",
+    groups="M1 N1 K1 B*",
+    dtypes=_DTYPES,
+    ann=(
+        _BLOCKS[0],
+        ("tile", ("M",), "register", "MR"),
+        ("tile", ("N",), "register", "NR"),
+        ("tile", ("K",), "register", "KR"),
+        ("keep", "acc", "registers"),
+    ),
+    params=(_ROW_JOB, _DOT_ROWS, _DOT_COLUMNS, _DOT_DEPTH),
+    constraints=_DOT_RULES,
+    efficiency=dots_efficiency,
+)
+FEW_ROWS_SLABS = replace(
+    FEW_ROWS,
+    name="few_rows_k",
+    what="as few_rows, for slabs of the reduced axis in parallel, so that each thread reads whole rows of B",
+    roots=(hole("D", dot("A", "B", slab=True)),),
+    params=(_SPLIT, *FEW_ROWS.params),
+    constraints=(*_rules(_SPLIT), *FEW_ROWS.constraints),
+)
 
 
 def templates() -> tuple[Template, ...]:
-    return (CACHE_TILED, REGISTER_TILED, UNPACKED, SPLIT_K)
+    packed = (REGISTER_TILED, PACKED_B, PACKED_A, SPLIT_K)
+    return (CACHE_TILED, *packed, UNPACKED, UNPACKED_SLABS, FEW_ROWS, FEW_ROWS_SLABS, DOTS)
