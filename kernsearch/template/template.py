@@ -18,7 +18,7 @@ from ..program.value import Use
 from ..rules.schedule import in_order, symbols
 from ..space import Constraint, Param
 from .matcher import Found, Matcher
-from .pattern import Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
+from .pattern import As, Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
 
 __all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red"]
 
@@ -166,10 +166,14 @@ def _combines_inside(pattern: Any, name: str) -> bool:
 
 
 def _roles(pattern: Any) -> Iterator[str]:
-    """Roles of the holes that a pattern names."""
+    """Roles that a pattern names: of its holes, and of what it takes as an operand whatever it is."""
+    parts: tuple[Any, ...]
     if isinstance(pattern, Hole):
         yield pattern.role
-        parts: tuple[Any, ...] = pattern.anchors
+        parts = pattern.anchors
+    elif isinstance(pattern, As):
+        yield pattern.name
+        parts = (pattern.pattern,)
     elif isinstance(pattern, Dot):
         parts = (pattern.a, pattern.b)
     elif isinstance(pattern, Red):
