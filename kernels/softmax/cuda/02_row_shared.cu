@@ -3,9 +3,9 @@
 // Computes  fields over each row in order; out = f(x, fields)
 // Idea      A block reads its row once into shared memory, a few words a thread at a time, adds up or compares from
 //           there, and stores. Each thread goes back to its own words only, so there is no barrier but those of fields.
-// Params    KEEP  elements of a row that are kept, in units of 1024;  WK  threads of a block;  KU  words under way
+// Params    KEEP  elements of a row that are kept;  WK  threads of a block;  KU  words under way
 // Launch    any grid, block WK: blocks take rows in turn
-// Shared    KEEP KiB * bytes of the statistics' type * operands, and 256 bytes
+// Shared    KEEP * bytes of the statistics' type * operands, and 256 bytes
 // Traffic   each row is read once and written once, where it fits; what does not fit is read once more for each field.
 // Edges     any extents, 0 included; any strides; the output may be the input.
 
@@ -18,7 +18,7 @@ extern __shared__ __align__(16) char ks_dynamic[];
 
 template <int V>
 KS_DEVICE void rows(const ks_args &x) {
-    constexpr int Width = KS_WK, places = KS_KEEP * 1024 / V;
+    constexpr int Width = KS_WK, places = KS_KEEP / V;
     __shared__ ks_across_room room;
     ks_kept<V> *kept = reinterpret_cast<ks_kept<V> *>(ks_dynamic);
     int turn = 0;
