@@ -1,4 +1,4 @@
-"""How well the device model ranks kernels that were measured: `results/h200-kernels.json.gz`, no GPU needed.
+"""How well the device model ranks kernels that were measured: `results/h200/kernels.json.gz`, no GPU needed.
 
 For each problem: rank correlation of predicted and measured times over all its kernels, how much slower the model's
 pick is than the fastest of them (regret), the same for the best of its first ten, and both beside cuBLAS.
@@ -18,7 +18,7 @@ from kernsearch import backends, launch, model, registry
 from kernsearch.derive import derive
 from kernsearch.model import ceilings
 
-DATA = Path(__file__).with_name("results") / "h200-kernels.json.gz"
+DATA = Path(__file__).with_name("results") / "h200" / "kernels.json.gz"
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ from kernsearch.search.pool import candidate
 WITHIN = 1 / 1.03
 BUDGETS = (50, 100)
 LONGEST = 200
-KERNELS = RESULTS / "h200-kernels.json.gz"
+KERNELS = RESULTS / "h200" / "kernels.json.gz"
 
 
 def recorded(files: Sequence[str], restrict: str | None, seeds: int, searchers: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from kernsearch.errors import KernsearchError, Rejected
 from kernsearch.feasible import FeasibleSpace
 from kernsearch.model import ceilings
 
-DATA = Path(__file__).with_name("results") / "h200-kernels.json.gz"
+DATA = Path(__file__).with_name("results") / "h200" / "kernels.json.gz"
 FOOTPRINT = 180_000_000  # bytes of operands that rotate, three times the second-level cache of an H200
 REPLAY_S = 3e-4
 APART = "+map"  # variants that leave maps in kernels of their own are never near the best
