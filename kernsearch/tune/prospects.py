@@ -160,10 +160,13 @@ class Prospects:
     @property
     def floor_s(self) -> float:
         """The least time that arithmetic and memory allow: the larger of operations by the dtype's peak and bytes by
-        the copy rate."""
+        the copy rate. The peak is that of each unit alone, times the units: for a short while a device draws more power
+        than it can for long."""
         arrays = operands(self.op.root(self.problem))
         moved = sum(launch.itemsize(o.dtype) * prod(evaluate(e, self.sizes) for e in o.extents) for o in arrays)
-        peak = self._ceilings.flops.get(self.problem.dtype, max(self._ceilings.flops.values()))
+        together, alone = self._ceilings.flops, self._ceilings.flops_one
+        dtype = self.problem.dtype if self.problem.dtype in together else max(together, key=lambda name: together[name])
+        peak = max(together[dtype], alone.get(dtype, 0.0) * int(self.device.threads))
         return max(self.op.flops(self.problem) / peak, moved / self._ceilings.copy)
 
     def foresee(self, variant: str, configs: Sequence[Mapping[str, int]]) -> None:

@@ -39,8 +39,9 @@ BACKEND = backends.get("cuda")
 
 @cache
 def templates() -> dict[str, Template]:
-    """Those of gemm, and what runs anything; but not what only reduces, which no program of gemm does."""
-    return {template.name: template for template in registry.templates("cuda") if template.name != "reduce"}
+    """Those of gemm, and what runs anything; but not what only reduces or spreads, which no program of gemm does."""
+    usable = (t for t in registry.templates("cuda") if not t.source.startswith("softmax/"))
+    return {template.name: template for template in usable if template.name not in ("reduce", "spread")}
 
 
 @cache
