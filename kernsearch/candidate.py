@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from .backends import Backend
 from .derive import Variant
 from .device import Device
+from .launch import itemsize
 from .plan import Buffer, Operand, Plan
 from .problem import Problem
 from .program import Place, Program
 from .registry import op as find_op
+from .sizes import evaluate
 
 
 @dataclass(frozen=True, order=True)
@@ -62,6 +65,11 @@ def operands(program: Program) -> Iterator[Operand]:
     for out in program.outs:
         axes = program.at((out.node, out.field)).axes
         yield Operand(out.name, program.nodes[out.node].dtype, axes, _extents(program, axes, {}), "output")
+
+
+def array_bytes(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes of the caller's arrays together."""
+    return sum(itemsize(o.dtype) * prod(evaluate(e, sizes) for e in o.extents) for o in operands(program))
 
 
 def _workspace(program: Program, config: Mapping[str, int]) -> Iterator[Buffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,24 @@ class InputSet:
     name: str
     make: Callable[[Problem, np.random.Generator], tuple[dict[str, np.ndarray], dict[str, float]]]
     exact: bool = False
+
+
+class InputSets(Sequence[InputSet]):
+    """`INPUTS` of a module, which is loaded when they are first looked at."""
+
+    def __init__(self, module: str):
+        self._module = module
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._loaded[index]
+
+    @property
+    def _loaded(self) -> tuple[InputSet, ...]:
+        found: tuple[InputSet, ...] = importlib.import_module(self._module).INPUTS
+        return found
 
 
 @dataclass(frozen=True)

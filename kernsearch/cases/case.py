@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -89,9 +89,13 @@ def find(name: str) -> Case:
     return known[name]
 
 
-def listed(found: Collection[Case]) -> dict[str, Any]:
+def listed(found: Iterable[Case]) -> dict[str, Any]:
     """What `case list --json` prints."""
     names = ("name", "op", "claim", "mechanism")
-    more = [{"backends": list(c.backends), "recorded": list(recordings.shipped(c.name))} for c in found]
-    told = [{name: getattr(c, name) for name in names} for c in found]
-    return {"cases": [{**one, **other} for one, other in zip(told, more, strict=True)]}
+    return {
+        "cases": [
+            {name: getattr(c, name) for name in names}
+            | {"backends": list(c.backends), "recorded": list(recordings.shipped(c.name))}
+            for c in found
+        ]
+    }

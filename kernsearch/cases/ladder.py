@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from .. import backends, launch, model, registry
 from ..backends import Backend, Compiled
-from ..candidate import Candidate, operands
+from ..candidate import Candidate, array_bytes
 from ..device import Device
 from ..errors import CacheError, NothingSurvived, ProblemError, Rejected
 from ..gates import open_bench
@@ -124,10 +123,7 @@ def floor_s(problem: Problem, roof: Ceilings) -> float:
     copy rate."""
     op = registry.op(problem.op)
     sizes = op.sizes(problem)
-    moved = sum(
-        launch.itemsize(o.dtype) * prod(evaluate(extent, sizes) for extent in o.extents)
-        for o in operands(op.root(problem))
-    )
+    moved = array_bytes(op.root(problem), sizes)
     peak = roof.flops.get(problem.dtype, max(roof.flops.values()))
     return max(op.flops(problem) / peak, moved / roof.copy)
 

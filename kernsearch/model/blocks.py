@@ -134,18 +134,21 @@ class DeviceKernel(KernelRoofline):
     def _count(self, blocks: list[Loop]) -> Numbers:
         """How many blocks there are, of all slabs."""
         count = np.ones(())
-        for loop, letter in zip(blocks, self._cluster_letters(blocks), strict=True):
-            together = self._numbers(letter) if letter in self.configs[0] else np.ones(())
+        for loop in blocks:
+            together = self._clustered(set(loop.axes))
             count = count * np.ceil(self._tiles(loop) / together) * together
         for slab in self.slabs:
             count = count * self.extents[slab]
         return count
 
-    def _cluster_letters(self, blocks: list[Loop]) -> list[str]:
-        """The letter of how many blocks of a cluster lie along each loop: CM where its tiles are BM."""
-        steps = [step for step in self.matched.annotations if step[0] == "tile" and step[2] == "block"]
-        named = {axis: f"C{str(step[3])[-1]}" for step in steps for axis in step[1]}
-        return [named.get(loop.axes[0], "") for loop in blocks]
+    def _clustered(self, axes: set[str]) -> Numbers:
+        """Blocks of a cluster along these axes: CM along those tiled by BM, CN along those of BN."""
+        together = np.ones(())
+        for step in self.matched.annotations:
+            letter = f"C{str(step[3])[-1]}" if step[0] == "tile" and step[2] == "block" and set(step[1]) & axes else ""
+            if letter in self.configs[0]:
+                together = together * self._numbers(letter)
+        return together
 
     def _usable(self, sms: float) -> Numbers:
         """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group
@@ -271,14 +274,8 @@ class DeviceKernel(KernelRoofline):
         return size
 
     def _shared_by(self, operand: Operand) -> Numbers:
-        """Blocks of a cluster that fetch an operand together: CM along the axes tiled by BM, CN along those of BN."""
-        together = np.ones(())
-        for step in self.matched.annotations:
-            if step[0] == "tile" and step[2] == "block" and not set(step[1]) & set(operand.axes):
-                letter = f"C{str(step[3])[-1]}"
-                if letter in self.configs[0]:
-                    together = together * self._numbers(letter)
-        return together
+        """Blocks of a cluster that fetch an operand together: those along axes that it does not have."""
+        return self._clustered({axis for axis in self.extents if axis not in operand.axes})
 
     def _lines(self, operand: Operand) -> Numbers:
         """How many times as many lines of the cache a bulk copy touches where rows do not begin with one: each piece of

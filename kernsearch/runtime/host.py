@@ -189,3 +189,14 @@ def _stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
 def misplaced(addresses: Sequence[int], mask: int) -> bool:
     """Is an address not a multiple of the itemsize?"""
     return any(address & mask for address in addresses)
+
+
+def checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array of the caller's as NumPy's. Raises DtypeError or ArrayError, in one line, for another dtype or shape."""
+    if not isinstance(array, np.ndarray):
+        raise DtypeError(f"{name} is {type(array).__name__}: want a NumPy array")
+    if array.dtype.newbyteorder("=") != dtype:
+        raise DtypeError(f"{name} is {array.dtype}: want {dtype}; nothing is converted")
+    if array.shape != shape:
+        raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
+    return np.asarray(array)

@@ -7,12 +7,13 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from math import prod
 
 from .. import launch, model, registry
 from ..backends import Backend
-from ..candidate import Candidate, lower, operands
+from ..candidate import Candidate, array_bytes, lower, operands
 from ..derive import Variant, derive
 from ..device import Device, lacks
 from ..errors import DeviceError, SpaceError
@@ -157,13 +158,12 @@ class Prospects:
         self.foresee(variant, configs)
         return [self._seconds[Candidate.of(variant, config)] for config in configs]
 
-    @property
+    @cached_property
     def floor_s(self) -> float:
         """The least time that arithmetic and memory allow: the larger of operations by the dtype's peak and bytes by
         the copy rate. The peak is that of each unit alone, times the units: for a short while a device draws more power
         than it can for long."""
-        arrays = operands(self.op.root(self.problem))
-        moved = sum(launch.itemsize(o.dtype) * prod(evaluate(e, self.sizes) for e in o.extents) for o in arrays)
+        moved = array_bytes(self.op.root(self.problem), self.sizes)
         together, alone = self._ceilings.flops, self._ceilings.flops_one
         dtype = self.problem.dtype if self.problem.dtype in together else max(together, key=lambda name: together[name])
         peak = max(together[dtype], alone.get(dtype, 0.0) * int(self.device.threads))

@@ -6,7 +6,6 @@ Light: the textbook program and what the gates need are loaded when first called
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernsearch import errors, space
@@ -80,22 +79,6 @@ def _edges(problem: Problem, config: space.Config) -> tuple[tuple[int, ...], ...
     return edges(problem, config)
 
 
-class _Inputs(Sequence[space.InputSet]):
-    """The input sets of the gates, loaded when first looked at."""
-
-    def __len__(self) -> int:
-        return len(self._loaded)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._loaded[index]
-
-    @property
-    def _loaded(self) -> tuple[space.InputSet, ...]:
-        from .numerics import INPUTS
-
-        return INPUTS
-
-
 _TYPICAL_CPU = (
     (64, 64, 64),
     (1024, 1024, 1024),
@@ -139,7 +122,7 @@ OP = space.Op(
     root=_root,
     flops=_flops,
     bound=_bound,
-    inputs=_Inputs(),
+    inputs=space.InputSets(f"{__name__}.numerics"),
     edges=_edges,
     textbook=_textbook,
     identity=_identity,

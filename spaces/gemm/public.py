@@ -12,7 +12,7 @@ from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan
+from kernsearch.runtime.host import HostPlan, checked
 from kernsearch.runtime.strides import collapsed, overlap
 
 from . import ACTIVATIONS, OP, on_device
@@ -146,10 +146,10 @@ def _matmul(
     b2 = b if b.ndim > 1 else b[:, np.newaxis]
     batch, (m, n, k) = _sizes(a2, b2, a, b)
     shape = (*batch, *((m,) if a.ndim > 1 else ()), *((n,) if b.ndim > 1 else ()))
-    result = np.empty(shape, dtype) if out is None else _checked("out", out, shape, dtype)
+    result = np.empty(shape, dtype) if out is None else checked("out", out, shape, dtype)
     if not result.flags.writeable:
         raise ArrayError("out is read-only: want an array that can be written")
-    bias = None if bias is None else _checked("bias", np.asarray(bias), (n,), dtype)
+    bias = None if bias is None else checked("bias", np.asarray(bias), (n,), dtype)
     c = None if c is None else _addend(c, shape, dtype)
     if result.size == 0:
         return result
@@ -200,19 +200,9 @@ def _sizes(
     return batch, (a2.shape[-2], b2.shape[-1], a2.shape[-1])
 
 
-def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    if not isinstance(array, np.ndarray):
-        raise DtypeError(f"{name} is {type(array).__name__}: want a NumPy array")
-    if array.dtype.newbyteorder("=") != dtype:
-        raise DtypeError(f"{name} is {array.dtype}: want {dtype}; nothing is converted")
-    if array.shape != shape:
-        raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
-    return np.asarray(array)
-
-
 def _addend(c: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        return _checked("c", np.broadcast_to(np.asarray(c), shape), shape, dtype)
+        return checked("c", np.broadcast_to(np.asarray(c), shape), shape, dtype)
     except ValueError as error:
         raise ArrayError(f"c has shape {np.shape(c)}: want {shape}, or one that broadcasts to it") from error
 

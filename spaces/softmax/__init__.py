@@ -6,7 +6,6 @@ Light: the textbook program and what the gates need are loaded when first called
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernsearch import errors, space
@@ -82,25 +81,6 @@ def _edges(problem: Problem, config: space.Config) -> tuple[tuple[int, ...], ...
     return edges(problem, config)
 
 
-class Inputs(Sequence[space.InputSet]):
-    """The input sets of a module of this folder, loaded when first looked at."""
-
-    def __init__(self, module: str):
-        self._module = module
-
-    def __len__(self) -> int:
-        return len(self._loaded)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._loaded[index]
-
-    @property
-    def _loaded(self) -> tuple[space.InputSet, ...]:
-        import importlib
-
-        return importlib.import_module(f"{__name__}.{self._module}").INPUTS
-
-
 TYPICAL = {
     "cpu": ((4096, 4096), (65536, 128), (8, 262144), (1823, 781), (1, 131072)),
     "cuda": ((4096, 4096), (65536, 128), (128, 262144), (8192, 32768), (16384, 1024), (16, 4096), (1, 131072)),
@@ -124,7 +104,7 @@ OP = space.Op(
     root=_root,
     flops=_flops,
     bound=_bound,
-    inputs=Inputs("inputs"),
+    inputs=space.InputSets(f"{__name__}.inputs"),
     edges=_edges,
     textbook=_textbook,
     what="Y = softmax(scale * X + bias, masked) along each row, or its logarithm",

@@ -14,7 +14,7 @@ from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan
+from kernsearch.runtime.host import HostPlan, checked
 
 from . import DTYPES, on_device
 from .shapes import MOST_MATRICES, STRETCHED, matrices
@@ -76,7 +76,7 @@ def _call(
     dtype, shape = x.dtype.newbyteorder("="), x.shape
     for name in others:
         arrays[name] = _other(name, arrays[name], shape, dtype)
-    result = np.empty(shape, dtype) if out is None else _checked("out", out, shape, dtype)
+    result = np.empty(shape, dtype) if out is None else checked("out", out, shape, dtype)
     if not result.flags.writeable:
         raise ArrayError("out is read-only: want an array that can be written")
     where = axis_of(axis, len(shape))
@@ -175,16 +175,6 @@ def _other(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np
         raise ArrayError(
             f"{name.lower()} has shape {array.shape}: want {shape}, or one that broadcasts to it"
         ) from error
-
-
-def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    if not isinstance(array, np.ndarray):
-        raise DtypeError(f"{name} is {type(array).__name__}: want a NumPy array")
-    if array.dtype.newbyteorder("=") != dtype:
-        raise DtypeError(f"{name} is {array.dtype}: want {dtype}; nothing is converted")
-    if array.shape != shape:
-        raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
-    return np.asarray(array)
 
 
 @lru_cache(maxsize=4096)

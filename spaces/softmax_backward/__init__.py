@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernsearch.spaces.softmax import LAYOUT, Inputs
+from kernsearch.spaces.softmax import LAYOUT
 from kernsearch.spaces.softmax import OP as SOFTMAX
+
+from kernsearch.space import InputSets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +50,7 @@ OP = replace(
     root=_root,
     flops=_flops,
     bound=_bound,
-    inputs=Inputs("backward"),
+    inputs=InputSets("kernsearch.spaces.softmax.backward"),
     textbook=_textbook,
     what="DX = Y * (DY - rowsum(DY * Y)) along each row",
     public=("softmax_backward",),

@@ -118,10 +118,6 @@ def _arguments(binding: Binding, has_scratch: bool) -> Iterator[str]:
     yield f"KS_INLINE ks_args ks_unpack(const ks_call *call) {{\n    return (ks_args){{\n        {body}\n    }};\n}}"
 
 
-def _dtype(binding: Binding, name: str) -> str:
-    return next(array.dtype for array in binding.arrays if array.name == name)
-
-
 def _finish(view: View, roots: Sequence[Root], suffix: str = "") -> Iterator[str]:
     """Compute the values of roots for `count` columns and store them."""
     how, lines = vector(view), []
@@ -182,7 +178,7 @@ def _contraction(binding: Binding) -> Iterator[str]:
         yield from _by_columns(view, f"ks_v ks_{role}_v", "", [along])
         plain = expr[0] == "load" and all(len(view.groups[g]) <= 1 for g in "MNK")
         yield f"#define KS_PLAIN_{role} {int(plain)}"
-        yield f"#define KS_TYPE_{role} {type_name(_dtype(binding, expr[1]), binding.acc) if plain else 'ks_t'}"
+        yield f"#define KS_TYPE_{role} {type_name(view.array(expr[1]).dtype, binding.acc) if plain else 'ks_t'}"
         yield from _places(view, role, expr[1], expr[2]) if plain else ()
     partials = _needs_partials(binding)
     yield f"#define KS_PARTIALS {int(partials)}"
@@ -193,7 +189,7 @@ def _contraction(binding: Binding) -> Iterator[str]:
 
 
 def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterator[str]:
-    kind = type_name(_dtype(view.binding, array), view.binding.acc)
+    kind = type_name(view.array(array).dtype, view.binding.acc)
     yield _function(f"{kind} *ks_at_{name}", "const ks_args *x, ks_at i", view.address(array, axes))
     for group in "MNK":
         yield _function(
