@@ -18,24 +18,24 @@ from .. import sizes as expressions
 from ..device import Device
 from ..errors import KernsearchError
 from ..meaning.loops import ASYNCHRONOUS
-from .nest import Loop, Numbers, Operand
-from .roofline import NAIVE, Cost, KernelRoofline
+from .nest import Loop, Numbers
+from .roofline import NAIVE, Cost
+from .traffic import L2_BYTES_CLOCK, BlockTraffic
 
 OVERLAP = 0.1  # share of the time of the resources that are not the slowest which is not hidden
 LATENCY_S = 9e-7  # from asking for data in memory until it is there
+EXCHANGE_S = 2.4e-6  # blocks of a cluster that give each other two values, one after the other
+STEP_S = 6e-8  # of a thread that adds up, several loads under way
+ALONG_ROWS = 5.0  # how much longer a step takes where neighbours in memory belong to one thread
 BLOCK_S = 1.2e-6  # starting a block: barriers, descriptors, the first fetch
-L2_BYTES_CLOCK = 64  # what one multiprocessor can fetch from the second-level cache in a clock
 SYNCHRONOUS = 0.55  # share of the rate left when a step's fetch and its arithmetic take turns
 MMA_SYNC = 0.62  # share of the tensor rate that mma.sync reaches where wgmma exists
 REGISTERS_APART = 48  # of a thread, beside its sums
 KEPT_APART = 24  # registers of a thread beside what it keeps of a row
 MOST_REGISTERS = 65536  # of a block
 BY_THREADS = 2.0  # how much longer threads take to store a tile of sums than the copy engine
-INTAKE = 0.8  # share of what the multiprocessors could take in that the second-level cache delivers
 LOST = 8.0  # multiprocessors that clusters of more than two blocks cannot use
 PACKED = 0.5  # share of the copy rate at which rows of any alignment are copied
-STREAMED = 0.85  # share of the copy rate of kernels that only stream
-LEAST_L2_SHARE = 0.5  # of the second-level cache that a value left for the next kernel may have
 
 
 def occupancy(device: Device, *, registers: int, threads: int, shared: int) -> int:
@@ -51,7 +51,7 @@ def occupancy(device: Device, *, registers: int, threads: int, shared: int) -> i
     )
 
 
-class DeviceKernel(KernelRoofline):
+class DeviceKernel(BlockTraffic):
     """One kernel under many configs, on a device whose arrays are its own."""
 
     def best(self) -> Cost:
@@ -69,14 +69,37 @@ class DeviceKernel(KernelRoofline):
         }
         parts = {name: self._spread(value) for name, value in parts.items()}
         packing = sum((2 * self._size(o) for o in self.operands if o.packed), start=np.zeros(()))
-        alone = waves * BLOCK_S + self._epilogue_s(blocks, waves)
+        alone = self._starts(waves) * BLOCK_S + self._exchange_s(waves) + self._epilogue_s(blocks, waves)
         longest, total = np.max(np.stack([*parts.values()]), axis=0), sum(parts.values())
         parts["packing"] = self._spread(packing / (PACKED * self.ceilings.copy))
         parts["start"] = self._spread(np.array(self.ceilings.launch_s * self._launches()))
-        hidden = (1 - OVERLAP) * longest + OVERLAP * total
+        shown = self._unhidden(blocks, resident)
+        hidden = (1 - shown) * longest + shown * total
         seconds = hidden + alone + parts["packing"] + parts["start"]
         parts["compute"] = parts["compute"] + alone
         return Cost(seconds, parts, self._spread(self._unique_bytes()), self.flops)
+
+    def _keeps(self) -> bool:
+        """Is what is read kept until the outputs are made, a stretch of the reduced axis in a block?"""
+        return any(step[0] == "keep" for step in self.matched.annotations)
+
+    def _starts(self, waves: Numbers) -> Numbers:
+        """Starts of blocks that nothing hides: where a block keeps a stretch, others are at work meanwhile."""
+        return np.ones(()) if self._keeps() else waves
+
+    def _exchange_s(self, waves: Numbers) -> Numbers:
+        """What blocks of a cluster wait for each other's values."""
+        clustered = any(step[0] == "combine" and step[2] == "cluster" for step in self.matched.annotations)
+        return waves * EXCHANGE_S if clustered and self._keeps() else np.zeros(())
+
+    def _unhidden(self, blocks: list[Loop], resident: Numbers) -> Numbers:
+        """Share of the time of the resources that are not the slowest which is not hidden: a block that keeps a stretch
+        takes its turns one after the other, unless it asks for the next one ahead."""
+        if not self._keeps():
+            return np.array(OVERLAP)
+        ahead = self._numbers("AHEAD") if "AHEAD" in self.configs[0] else np.zeros(())
+        rows = np.prod(np.stack([self._spread(loop.size) for loop in blocks]), axis=0)
+        return np.where(ahead > 0, OVERLAP, np.maximum(OVERLAP, 1 / (resident * rows)))
 
     def _threads(self) -> Numbers:
         return np.array(float(self.device.facts.get("sms", 1)))
@@ -90,21 +113,26 @@ class DeviceKernel(KernelRoofline):
             "compute": self._spread((sums / NAIVE + 2 * others) / self._peak()),
             "l2": self._spread(self._unique_bytes() * (again / 32 + 1) / self._rate("l2")),
             "memory": self._spread(self._memory_s()),
+            "waiting": self._spread(self._depth() * STEP_S * (ALONG_ROWS if self._along_rows() else 1.0)),
             "start": self._spread(np.array(self.ceilings.launch_s * self._launches())),
         }
-        longest = np.max(np.stack([parts[name] for name in ("compute", "l2", "memory")]), axis=0)
+        longest = np.max(np.stack([parts[name] for name in ("compute", "l2", "memory", "waiting")]), axis=0)
         return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(self._unique_bytes()), self.flops)
+
+    def _depth(self) -> Numbers:
+        """Elements of the longest reduction: a thread walks along all of them."""
+        depth = np.zeros(())
+        for node in (self.program.nodes[name] for name in self.kernel.members):
+            over = [self.extents[axis] for axis in node.over if axis not in self.slabs]
+            depth = np.maximum(depth, np.prod(np.stack([self._spread(e) for e in over]), axis=0) if over else 0.0)
+        return depth
+
+    def _along_rows(self) -> bool:
+        return any(o.axes and o.axes[-1] in self.reduced for o in self._reads())
 
     def _written(self) -> Numbers:
         """Elements of the outputs."""
         return sum((self._size(o) / o.itemsize for o in self.operands if o.written), start=np.zeros(()))
-
-    def _size(self, operand: Operand) -> Numbers:
-        """Bytes of an operand, all slabs of it."""
-        size = np.array(float(operand.itemsize))
-        for axis in operand.axes:
-            size = size * self.extents[axis]
-        return size
 
     # -- arithmetic
 
@@ -123,32 +151,6 @@ class DeviceKernel(KernelRoofline):
         busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
         # All multiprocessors together are held to less than what one can do, by the power that they draw.
         return np.maximum(count * each / self._peak(), busiest * each / self._peak_one()), waves
-
-    def _extent(self, loop: Loop) -> Numbers:
-        """How far the axes of a loop reach together."""
-        return np.prod(np.stack([self._spread(self.extents[axis]) for axis in loop.axes]), axis=0)
-
-    def _tiles(self, loop: Loop) -> Numbers:
-        return np.ceil(self._extent(loop) / loop.size)
-
-    def _count(self, blocks: list[Loop]) -> Numbers:
-        """How many blocks there are, of all slabs."""
-        count = np.ones(())
-        for loop in blocks:
-            together = self._clustered(set(loop.axes))
-            count = count * np.ceil(self._tiles(loop) / together) * together
-        for slab in self.slabs:
-            count = count * self.extents[slab]
-        return count
-
-    def _clustered(self, axes: set[str]) -> Numbers:
-        """Blocks of a cluster along these axes: CM along those tiled by BM, CN along those of BN."""
-        together = np.ones(())
-        for step in self.matched.annotations:
-            letter = f"C{str(step[3])[-1]}" if step[0] == "tile" and step[2] == "block" and set(step[1]) & axes else ""
-            if letter in self.configs[0]:
-                together = together * self._numbers(letter)
-        return together
 
     def _usable(self, sms: float) -> Numbers:
         """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group
@@ -247,118 +249,6 @@ class DeviceKernel(KernelRoofline):
         except (AttributeError, KeyError, KernsearchError):
             return 0, 256
 
-    # -- traffic
-
-    def _rate(self, level: str) -> float:
-        return float(self.ceilings.read.get(level, self.ceilings.read["memory"]))
-
-    def _clock(self) -> float:
-        """Clocks of a multiprocessor in a second."""
-        return 1e3 * float(self.device.facts.get("sm_clock_khz", 1.7e6))
-
-    def _intake(self) -> float:
-        """Bytes/s that all multiprocessors take in from the second-level cache."""
-        return max(self._rate("l2"), INTAKE * L2_BYTES_CLOCK * self._clock() * float(self.device.facts.get("sms", 1)))
-
-    def _reads(self) -> list[Operand]:
-        return [operand for operand in self.operands if not operand.written]
-
-    def _tile_bytes(self, operand: Operand, blocks: list[Loop]) -> Numbers:
-        """What one block fetches of an operand, over all of its steps."""
-        size = np.array(float(operand.itemsize))
-        for axis in operand.axes:
-            if axis in self.slabs:
-                continue
-            loop = next((loop for loop in blocks if axis in loop.axes), None)
-            size = size * (self.extents[axis] if loop is None else np.minimum(loop.size, self.extents[axis]))
-        return size
-
-    def _shared_by(self, operand: Operand) -> Numbers:
-        """Blocks of a cluster that fetch an operand together: those along axes that it does not have."""
-        return self._clustered({axis for axis in self.extents if axis not in operand.axes})
-
-    def _lines(self, operand: Operand) -> Numbers:
-        """How many times as many lines of the cache a bulk copy touches where rows do not begin with one: each piece of
-        a row, as long as a line, lies in two."""
-        bulk = any(step[0] == "move" and step[2] == "bulk" for step in self.matched.annotations)
-        own = [axis for axis in operand.axes if axis not in self.slabs]
-        if not bulk or operand.packed or len(own) < 2:
-            return np.ones(())
-        line = int(self.device.facts.get("line_bytes", 128))
-        return np.where(self.whole[own[-1]] * operand.itemsize % line, 2.0, 1.0)
-
-    def _block_bytes(self, blocks: list[Loop]) -> Numbers:
-        each = (self._tile_bytes(o, blocks) / self._shared_by(o) * self._lines(o) for o in self._reads())
-        return sum(each, start=np.zeros(()))
-
-    def _l2_bytes(self, blocks: list[Loop]) -> Numbers:
-        written = sum((self._size(operand) for operand in self.operands if operand.written), start=np.zeros(()))
-        return self._count(blocks) * self._block_bytes(blocks) + written
-
-    def _unique_bytes(self) -> Numbers:
-        return sum((self._size(operand) for operand in self.operands), start=np.zeros(()))
-
-    def _memory_s(self) -> Numbers:
-        """Every operand once; what an earlier kernel left, and what is left for a later one, stays in the cache if it
-        is small."""
-        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 0))
-        inner = {name for name, place in self._labels().items() if place in self.program.materialised - self._outs()}
-        seconds = np.zeros(())
-        for operand in self.operands:
-            size, memory = self._size(operand), STREAMED * self.ceilings.copy
-            near = (operand.name in inner) & (size < room)
-            seconds = seconds + size / np.where(near, self._rate("l2"), memory)
-        return seconds
-
-    def _again_s(self, blocks: list[Loop], waves: Numbers, resident: Numbers) -> Numbers:
-        """Reading operands from memory again, when they do not fit the second-level cache: what the blocks of a wave
-        share they read once. GROUP rows of tiles (columns, if ALONG) are walked together."""
-        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 0))
-        read = sum((self._size(operand) for operand in self._reads()), start=np.zeros(()))
-        if len(blocks) < 2 or float(np.max(read)) <= room:
-            return np.zeros(())
-        named = self.configs[0]
-        group = self._numbers("GROUP") if "GROUP" in named else np.ones(())
-        along = self._numbers("ALONG") if "ALONG" in named else np.zeros(())
-        tiles = [self._tiles(loop) for loop in blocks[:2]]
-        major, minor = np.where(along > 0, tiles[1], tiles[0]), np.where(along > 0, tiles[0], tiles[1])
-        at_once = np.minimum(float(self.device.facts.get("sms", 1)) * resident, tiles[0] * tiles[1])
-        high = np.minimum(group, major)
-        wide = np.minimum(np.ceil(at_once / high), minor)
-        across = [np.where(along > 0, wide, high), np.where(along > 0, high, wide)]
-        wave = np.zeros(())
-        for operand in self._reads():
-            lines = self._tile_bytes(operand, blocks)
-            for loop, count in zip(blocks[:2], across, strict=True):
-                if set(loop.axes) & set(operand.axes):
-                    lines = lines * count
-            wave = wave + lines
-        return np.maximum(0.0, waves * wave - read) / (STREAMED * self.ceilings.copy)
-
-    def _twice(self) -> Numbers:
-        """Bytes of what a reduction reads and an output reads again, unless the kernel keeps it."""
-        p, kept = self.program, {step[1] for step in self.matched.annotations if step[0] == "keep"}
-        after = {name for name in self.kernel.members if set(self.kernel.anchors) & set(p.ancestors[name])}
-        before = {use for name in set(self.kernel.members) - after for use in p.nodes[name].args}
-        again = {use for name in after for use in p.nodes[name].args} & before
-        if kept or not self.kernel.anchors:
-            return np.zeros(())
-        names = {p.arrays[use.node, use.field] for use in again if use.node not in self.kernel.members}
-        return sum((self._size(o) for o in self._reads() if o.name in names), start=np.zeros(()))
-
-    def _twice_s(self, blocks: list[Loop], resident: Numbers) -> Numbers:
-        """Reading it from memory, as far as what is under way does not fit the second-level cache."""
-        room = LEAST_L2_SHARE * float(self.device.facts.get("l2_bytes", 1))
-        under_way = float(self.device.facts.get("sms", 1)) * resident * self._block_bytes(blocks)
-        return self._twice() * np.minimum(1.0, under_way / max(room, 1.0)) / (STREAMED * self.ceilings.copy)
-
-    def _labels(self) -> dict[str, tuple[str, str]]:
-        places = [*self.kernel.reads, *self.kernel.outputs]
-        return {self.program.arrays[place]: place for place in places}
-
-    def _outs(self) -> set[tuple[str, str]]:
-        return {(out.node, out.field) for out in self.program.outs}
-
     def _waiting_s(self, blocks: list[Loop], resident: Numbers) -> Numbers:
         """How long one block waits for its operands: at most what its multiprocessor can take in, and what is under
         way divided by the latency."""
@@ -369,7 +259,7 @@ class DeviceKernel(KernelRoofline):
         """Bytes of one block that are asked for and not there yet."""
         moves = [step for step in self.matched.annotations if step[0] == "move" and step[2] in ASYNCHRONOUS]
         serial = [loop for loop in self.loops if loop.kind == "serial" and loop.reduced]
-        if self._keeping[0]:
+        if self._keeps():
             return self._block_bytes(blocks)  # a block asks for all that it keeps
         if not moves or not serial:
             return np.array(256 * 16.0)  # a 16-byte load of each thread

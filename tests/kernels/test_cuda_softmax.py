@@ -17,9 +17,11 @@ KEPT = {"STREAM": 0, "WAVES": 4}
 WAYS = {  # variant, config: several tiles a row and rows a block
     "warp_rows": {"BM": 8, "WM": 4, "TK": 8, **KEPT},
     "warp_rows ": {"BM": 4, "WM": 1, "TK": 16, **KEPT, "STREAM": 3},
-    "block_row": {"BM": 2, "TK": 8, "WK": 64, **KEPT, "STREAM": 1},
-    "block_row ": {"BM": 1, "TK": 16, "WK": 128, **KEPT},
-    "shared_row": {"BM": 1, "KEEP": 1024, "WK": 64, "KU": 2, **KEPT},
+    "block_row": {"BM": 2, "TK": 8, "WK": 64, **KEPT, "STREAM": 1, "AHEAD": 0},
+    "block_row ": {"BM": 1, "TK": 16, "WK": 128, **KEPT, "AHEAD": 0},
+    "block_row  ": {"BM": 2, "TK": 16, "WK": 64, **KEPT, "WAVES": 1, "AHEAD": 1},
+    "shared_row": {"BM": 1, "TK": 32, "WK": 64, "SHARED": 1, **KEPT},
+    "shared_row ": {"BM": 2, "TK": 16, "WK": 64, "SHARED": 1, **KEPT, "STREAM": 3},
     "row_online": {"BM": 1, "BK": 1024, "WK": 64, **KEPT},
     "row_slabs+spread": {"SPLIT": 4, "BM": 1, "TK": 8, "WK": 64, "BN": 1024, "TN": 4},
     "row_slabs+combine+map": {"SPLIT": 2, "BM": 1, "TK": 8, "WK": 64, "TM": 4},
@@ -27,6 +29,7 @@ WAYS = {  # variant, config: several tiles a row and rows a block
     "row_states+map": {"BM": 1, "TK": 8, "WK": 64, "TM": 4},
     "row_states_max+row_states_sum+map": {"BM": 1, "TK": 8, "WK": 64, "TM": 1},
 }
+KEEPING = ("warp_rows", "block_row", "block_row  ", "shared_row")  # those that keep the row, each in another place
 
 
 def typed(array: np.ndarray) -> np.ndarray:
@@ -72,7 +75,7 @@ def test_every_way_of_softmax_agrees_with_float64(way, shape):
     check(of, run(of, way, WAYS[way], arrays, scalars), arrays, scalars)
 
 
-@pytest.mark.parametrize("way", ["warp_rows", "block_row ", "shared_row", "row_online", "row_slabs+spread"])
+@pytest.mark.parametrize("way", [*KEEPING, "row_online", "row_slabs+spread"])
 @pytest.mark.parametrize("inputs", ["climbing", "-inf", "NaN and Inf", "equal", "large", "deep"])
 def test_awkward_rows_come_out_right_in_both_orders_of_threads(way, inputs):
     of = problem("softmax", (6, 600))
@@ -82,7 +85,7 @@ def test_awkward_rows_come_out_right_in_both_orders_of_threads(way, inputs):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("way", ["warp_rows", "block_row", "shared_row", "row_online"])
+@pytest.mark.parametrize("way", [*KEEPING, "row_online"])
 def test_other_dtypes_have_statistics_of_their_own(way, dtype):
     for shape in ((5, 256), (5, 261)):
         of = problem("softmax", shape, dtype)
@@ -91,14 +94,14 @@ def test_other_dtypes_have_statistics_of_their_own(way, dtype):
 
 
 @pytest.mark.parametrize("pad, shift", [(0, 1), (4, 0), (1, 0), (8, 4)])
-@pytest.mark.parametrize("way", ["warp_rows", "block_row", "shared_row", "row_online", "row_slabs+spread"])
+@pytest.mark.parametrize("way", [*KEEPING, "row_online", "row_slabs+spread"])
 def test_any_pitch_and_base_are_taken(way, pad, shift):
     of = problem("softmax", (9, 512))
     arrays, scalars = made(of, "normal")
     check(of, run(of, way, WAYS[way], arrays, scalars, pad=pad, shift=shift), arrays, scalars)
 
 
-@pytest.mark.parametrize("way", ["warp_rows", "block_row", "shared_row", "row_online", "row_slabs+spread"])
+@pytest.mark.parametrize("way", [*KEEPING, "row_online", "row_slabs+spread"])
 def test_the_output_may_be_the_input(way):
     of = problem("softmax", (7, 1025))
     arrays, scalars = made(of, "normal")
@@ -107,7 +110,7 @@ def test_the_output_may_be_the_input(way):
 
 @pytest.mark.parametrize("layout", ["n", "t"])
 @pytest.mark.parametrize("result", ["softmax", "log"])
-@pytest.mark.parametrize("way", ["warp_rows", "block_row", "shared_row", "row_online", "map+row_slabs+spread"])
+@pytest.mark.parametrize("way", [*KEEPING, "row_online", "map+row_slabs+spread"])
 def test_the_prologue_is_computed_where_the_row_is_read(way, result, layout):
     of = problem("softmax", (6, 300), result=result, layout=layout, prologue="scale,bias,mask")
     for inputs in ("normal", "NaN under the mask"):
@@ -137,7 +140,7 @@ def test_the_backward_pass_agrees_with_float64(way, op, suffix):
 
 def test_rows_are_shared_out_among_fewer_blocks_than_there_are_rows():
     of = problem("softmax", (1100, 5))
-    config = {"BM": 2, "TK": 4, "WK": 64, "STREAM": 0, "WAVES": 4}
+    config = {"BM": 2, "TK": 4, "WK": 64, "STREAM": 0, "WAVES": 4, "AHEAD": 0}
     plan, _ = plan_of(of, "block_row", config)
     assert prod(evaluate(x, {"M": 1100}) for x in plan.kernels[0].launches[0].grid) == 528 < 550
     arrays, scalars = made(of, "normal")

@@ -25,14 +25,19 @@ typedef unsigned long long uint64_t;
 #ifndef KS_DOUBLE
 #define KS_DOUBLE 0
 #endif
+#ifndef KS_COARSE
+#define KS_COARSE 0
+#endif
 
 #define KS_DEVICE __device__ __forceinline__
 #define KS_INFINITY (ks_acc(__int_as_float(0x7f800000)))
 
 #if KS_DOUBLE
 typedef double ks_acc;
+#define KS_LARGEST 1.7976931348623157e308
 #else
 typedef float ks_acc;
+#define KS_LARGEST 3.4028234664e38f
 #endif
 typedef __half ks_f16;
 typedef __nv_bfloat16 ks_bf16;
@@ -170,5 +175,7 @@ KS_DEVICE void ks_allow_next_launch() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+#include "units.cuh"
 
 #include "elementary.cuh"

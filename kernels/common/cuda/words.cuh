@@ -33,6 +33,12 @@ KS_DEVICE void ks_take(const T *p, ks_acc (&out)[V]) {
     for (int i = 0; i < V; i++) out[i] = ks_to_acc(b.v[i]);
 }
 
+// Words read from the arrays themselves.
+struct ks_direct {
+    template <int V, class T>
+    KS_DEVICE void take(const T *p, ks_acc (&out)[V]) { ks_take<V>(p, out); }
+};
+
 // The same value V times.
 template <int V, class T>
 KS_DEVICE void ks_take_one(const T *p, ks_acc (&out)[V]) {
@@ -51,3 +57,13 @@ KS_DEVICE void ks_give(T *p, const ks_acc (&in)[V]) {
     for (int i = 0; i < block::words; i++)
         ks_write_word(reinterpret_cast<typename block::word *>(p) + i, b.w[i]);
 }
+
+// work<V, Most>(x) for rows (ks_generated.h), Most words at most in the registers of a thread: by whole words, by elements
+// that are neighbours, of which addresses differ by constants, or by elements anywhere, which take an address each.
+#define KS_BY_WIDTH(work, x)                    \
+    if (KS_VEC > 1 && ks_row_wide<KS_VEC>(x))   \
+        work<KS_VEC, 64>(x);                    \
+    else if (ks_row_wide<1>(x))                 \
+        work<1, 32>(x);                         \
+    else                                        \
+        work<1, 8>(x);

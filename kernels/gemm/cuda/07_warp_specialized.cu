@@ -88,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_warp_specialized(c
                 continue;
             }
             float d[PARTS][BN / 2];
+            ks_touch_columns(x, t);
             ks_await_turn(shared, consumer, turn);
             ks_consume(d, shared, t, row, ring, rank, consumer);
             const bool last = number + int(gridDim.x) / CLUSTER >= tiles.total;

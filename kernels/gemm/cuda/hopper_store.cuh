@@ -40,6 +40,12 @@ KS_DEVICE ks_fields ks_sum(float v) {
 // The thread of a consumer that issues its stores.
 KS_DEVICE bool ks_leads() { return threadIdx.x % 128 < 32 && ks_elect(); }
 
+// Asks for what the tile's columns will be finished with, so that it is near once they are summed up.
+KS_DEVICE void ks_touch_columns(const ks_args &x, const ks_tile &t) {
+    const int count = ks_min(BN, int(ks_extent_N(x)) - t.n);
+    for (int c = threadIdx.x % 128; c < count; c += 128) ks_touch_N(x, ks_index(t, t.m, t.n + c));
+}
+
 // Can 8 neighbours be stored at once?
 KS_DEVICE bool ks_wide(const ks_args &x) {
 #if KS_PLAIN_out

@@ -9,6 +9,7 @@
 // Launch    any grid; block 256: threads take stretches in turn
 // Shared    none
 // Traffic   what the bodies read, once for each field and output.
+//           Long sums are added up in pieces, so that their error does not grow with their length.
 // Edges     any extents, 0 included: an empty sum is 0, an empty maximum -inf; any strides.
 
 #include "ks_generated.h"
@@ -16,15 +17,24 @@
 static_assert(KS_TM >= 1 && (KS_TM & (KS_TM - 1)) == 0, "TM is not a power of two");
 
 constexpr int AHEAD = KS_TM <= 4 ? 8 : 4;  // steps of k
+constexpr int PIECE = 128;                 // steps that are added up before they are added to the rest
 
 #define ks_start_sum ks_acc(0)
 #define ks_start_max (-KS_INFINITY)
 #define ks_more_sum(a, b) ((a) + (b))
 #define ks_more_max(a, b) ks_max(a, b)
 
+// `part` added to `whole`; `lost` is what rounding has cost so far (W. Kahan, CACM 8(1), 1965), of finite sums.
+KS_DEVICE void ks_gather_sum(ks_acc &whole, ks_acc &lost, ks_acc part) {
+    const ks_acc more = part - lost, now = whole + more, off = (now - whole) - more;
+    lost = off == off ? off : ks_acc(0);
+    whole = now;
+}
+KS_DEVICE void ks_gather_max(ks_acc &whole, ks_acc &, ks_acc part) { whole = ks_max(whole, part); }
+
 // Several steps of k at a time where there are as many, so that their loads are under way together.
 #define STEPS(r, name, monoid, many)                                                      \
-    for (; i.K + many <= last; i.K += many) {                                             \
+    for (; i.K + many <= stop; i.K += many) {                                             \
         ks_acc v[many][KS_TM];                                                            \
         _Pragma("unroll") for (int k = 0; k < many; k++) {                                \
             ks_at at = i;                                                                 \
@@ -36,12 +46,19 @@ constexpr int AHEAD = KS_TM <= 4 ? 8 : 4;  // steps of k
                 f[l].name = ks_more_##monoid(f[l].name, v[k][l]);                         \
     }
 
-#define FIELD(r, name, monoid)                                                            \
-    _Pragma("unroll") for (int l = 0; l < KS_TM; l++) f[l].name = ks_start_##monoid;      \
-    {                                                                                     \
-        const int64_t last = ks_last_K_##r(x, i);                                         \
-        i.K = ks_first_K_##r(x, i);                                                       \
-        STEPS(r, name, monoid, AHEAD) STEPS(r, name, monoid, 2) STEPS(r, name, monoid, 1) \
+#define FIELD(r, name, monoid)                                                                \
+    {                                                                                         \
+        const int64_t last = ks_last_K_##r(x, i);                                             \
+        ks_acc whole[KS_TM], lost[KS_TM] = {};                                                \
+        _Pragma("unroll") for (int l = 0; l < KS_TM; l++) whole[l] = ks_start_##monoid;       \
+        for (i.K = ks_first_K_##r(x, i); i.K < last;) {                                       \
+            const int64_t stop = ks_min(last, i.K + PIECE);                                   \
+            _Pragma("unroll") for (int l = 0; l < KS_TM; l++) f[l].name = ks_start_##monoid;  \
+            STEPS(r, name, monoid, AHEAD) STEPS(r, name, monoid, 2) STEPS(r, name, monoid, 1) \
+            _Pragma("unroll") for (int l = 0; l < KS_TM; l++)                                 \
+                ks_gather_##monoid(whole[l], lost[l], f[l].name);                             \
+        }                                                                                     \
+        _Pragma("unroll") for (int l = 0; l < KS_TM; l++) f[l].name = whole[l];               \
     }
 
 #define ROOT(r)                                                                              \

@@ -1,72 +1,146 @@
-// kept: a stretch of a row in the registers of the threads that share it, fields computed from it, outputs stored.
+// kept: a stretch of a row with the threads that share it, fields computed from it, outputs stored.
 //
-// The includer gives KS_TK, elements that a thread keeps. Elements are dealt out in words of V neighbours; what does
+// The includer gives KS_TK, elements that a thread keeps, and where: KS_SHARED 0 in registers, 1 in shared memory, as
+// they were read. Elements are dealt out in words of V neighbours, and each thread goes back to its own only; what does
 // not fit is fetched again for each field, so that rows of any length come out right.
 #pragma once
 
 #include "across.cuh"
+#include "ahead.cuh"
+
+#ifndef KS_SHARED
+#define KS_SHARED 0
+#endif
+#ifndef KS_AHEAD  // 1: the next row comes near while this one is worked on in registers
+#define KS_AHEAD 0
+#endif
 
 static_assert(KS_TK % KS_VEC == 0, "TK is no whole number of words");
 
-// Elements [first, last) of the row i.M, by `Width` threads of which this one is number `thread`.
-template <int V, int Width>
-struct ks_stretch {
-    static constexpr int words = KS_TK / V;
-    ks_kept<V> kept[words];
-    int64_t first, last, rest;
+extern __shared__ __align__(16) char ks_dynamic[];
 
-    // Fetch what is kept, all loads at once: places past the end read the stretch's first word instead.
-    KS_DEVICE void fetch(const ks_args &x, ks_at i, int64_t from, int64_t to, int thread) {
+constexpr int ks_operands = int(sizeof(ks_kept<1>) / sizeof(ks_acc));
+
+// Blocks of a multiprocessor for which a thread has room for what it keeps and 40 registers more: loads of other rows
+// are under way while one is worked on. Left alone, the compiler takes up to twice as many.
+KS_DEVICE constexpr int ks_blocks_for(int threads) {
+    constexpr int kept = (KS_SHARED ? 16 : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
+    const int blocks = 65536 / ((kept + 40) * threads), most = 2048 / threads;
+    return blocks < 1 ? 1 : blocks > most ? most : blocks > 16 ? 16 : blocks;
+}
+
+// Elements [first, last) of a row, by `Width` threads of which this one is number `thread`.
+template <int V, int Width, int Most>
+struct ks_stretch {
+    static constexpr bool in_words = V == KS_VEC && V > 1;
+    static constexpr bool shared = KS_SHARED && in_words, ahead = KS_AHEAD && !KS_SHARED && in_words;
+    static constexpr int words = KS_TK / V < Most ? KS_TK / V : Most;
+    static constexpr int together = shared ? 4 : words;  // words of a turn: registers have no index
+    ks_kept<V> kept[shared ? 1 : words];
+    int64_t first, last, rest;
+    int count;  // words that are kept
+
+    KS_DEVICE void place(int64_t from, int64_t to, int thread) {
         first = from + int64_t(thread) * V, last = to, rest = first + int64_t(words) * Width * V;
-        if (from >= to) return;
+        count = int(ks_min(ks_ceil<int64_t>(ks_max(to - first, int64_t(0)), Width * V), int64_t(words)));
+    }
+
+    // The row i.M, all words at once. They differ by constants, which cost no registers for addresses.
+    KS_DEVICE void fetch(const ks_args &x, ks_at i) {
+        if constexpr (shared) ask_now(x, i);
+        if constexpr (shared || ahead) ks_copy_wait<0>();
+        if constexpr (!shared) {
 #pragma unroll
-        for (int k = 0; k < words; k++) {
-            const int64_t at = first + int64_t(k) * Width * V;
-            i.N = at < to ? at : from;
-            ks_row_fetch<V>(x, i, kept[k]);
+            for (int k = 0; k < words; k++) {
+                i.N = first + int64_t(k) * Width * V;
+                if (k >= count) continue;
+                if constexpr (ahead)
+                    ks_row_fetch<V>(x, i, kept[k], ks_arrived<ks_operands>{places(k)});
+                else
+                    ks_row_fetch<V>(x, i, kept[k], ks_direct());
+            }
         }
+    }
+
+    // Lets the words of `row` come near, if it exists, for a later fetch.
+    KS_DEVICE void ask(const ks_args &x, ks_at i, int64_t row) const {
+        i.M = row;
+        if (ahead && row < ks_rows(x)) ask_now(x, i);
+    }
+
+    KS_DEVICE void ask_now(const ks_args &x, ks_at i) const {
+#pragma unroll together
+        for (int k = 0; k < words; k++) {
+            ks_kept<V> none;
+            i.N = first + int64_t(k) * Width * V;
+            if (k < count) ks_row_fetch<V>(x, i, none, ks_asking<ks_operands>{places(k)});
+        }
+        ks_copy_commit();
+    }
+
+    static KS_DEVICE ks_places<ks_operands> places(int k) {
+        const int step = int(blockDim.x) * KS_PLACE;
+        return {ks_dynamic + k * ks_operands * step + int(threadIdx.x) * KS_PLACE, step};
     }
 };
 
-// Adds this thread's terms of one field to `a`; `settle` leaves the terms in what is kept.
-#define KS_OWN_TERMS(name, monoid, s, a, settle)                                                     \
-    {                                                                                                \
-        _Pragma("unroll") for (int k = 0; k < s.words; k++) {                                        \
-            i.N = s.first + int64_t(k) * Width * V;                                                  \
-            if (i.N < s.last) {                                                                      \
-                ks_acc term[V];                                                                      \
-                ks_term_##name<V>(x, i, f, s.kept[k], term);                                         \
-                _Pragma("unroll") for (int l = 0; l < V; l++) a = ks_both_##monoid(a, term[l]);      \
-                if (settle) ks_row_settle<V>(s.kept[k], term);                                       \
-            }                                                                                        \
-        }                                                                                            \
-        for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) {                                \
-            ks_kept<V> more;                                                                         \
-            ks_acc term[V];                                                                          \
-            ks_row_fetch<V>(x, i, more);                                                             \
-            ks_term_##name<V>(x, i, f, more, term);                                                  \
-            _Pragma("unroll") for (int l = 0; l < V; l++) a = ks_both_##monoid(a, term[l]);          \
-        }                                                                                            \
+#define KS_ADD_TERM(name, monoid, word, a, settle)                                          \
+    {                                                                                       \
+        ks_acc term[V];                                                                     \
+        ks_term_##name<V>(x, i, f, word, term);                                             \
+        _Pragma("unroll") for (int l = 0; l < V; l++) a = ks_both_##monoid(a, term[l]);     \
+        if (settle) ks_row_settle<V>(word, term);                                           \
+    }
+
+// Adds this thread's terms of one field to `a`; `settle` leaves the terms in what registers keep.
+#define KS_OWN_TERMS(name, monoid, s, a, settle)                                            \
+    {                                                                                       \
+        _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                                 \
+        for (int k = 0; k < s.words; k++) {                                                 \
+            i.N = s.first + int64_t(k) * Width * V;                                         \
+            if (k < s.count) {                                                              \
+                if constexpr (ks_stretch<V, Width, Most>::shared) {                               \
+                    ks_kept<V> word;                                                        \
+                    ks_row_fetch<V>(x, i, word, ks_arrived<ks_operands>{s.places(k)});      \
+                    KS_ADD_TERM(name, monoid, word, a, false)                               \
+                } else {                                                                    \
+                    KS_ADD_TERM(name, monoid, s.kept[k], a, settle)                         \
+                }                                                                           \
+            }                                                                               \
+        }                                                                                   \
+        for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) {                       \
+            ks_kept<V> more;                                                                \
+            ks_row_fetch<V>(x, i, more, ks_direct());                                       \
+            KS_ADD_TERM(name, monoid, more, a, false)                                       \
+        }                                                                                   \
     }
 
 #define KS_TERM_OF(name, monoid) ks_term_##name
 
+// Compute and store the outputs of a word that has not settled.
+template <int V, class Words>
+KS_DEVICE void ks_put_fresh(const ks_args &x, const ks_at &i, const ks_fields &f, Words words) {
+    ks_kept<V> word;
+    ks_row_fetch<V>(x, i, word, words);
+    if (KS_SETTLES) {
+        ks_acc term[V];
+        KS_LAST_FIELD(KS_TERM_OF)<V>(x, i, f, word, term);
+        ks_row_settle<V>(word, term);
+    }
+    ks_row_put<V>(x, i, f, word);
+}
+
 // Compute and store the outputs of this thread's elements.
-template <int V, int Width>
-KS_DEVICE void ks_put_all(const ks_args &x, ks_at i, const ks_fields &f, ks_stretch<V, Width> &s) {
-#pragma unroll
+template <int V, int Width, int Most>
+KS_DEVICE void ks_put_all(const ks_args &x, ks_at i, const ks_fields &f, ks_stretch<V, Width, Most> &s) {
+#pragma unroll (ks_stretch<V, Width, Most>::together)
     for (int k = 0; k < s.words; k++) {
         i.N = s.first + int64_t(k) * Width * V;
-        if (i.N < s.last) ks_row_put<V>(x, i, f, s.kept[k]);
+        if (k >= s.count) continue;
+        if constexpr (ks_stretch<V, Width, Most>::shared)
+            ks_put_fresh<V>(x, i, f, ks_arrived<ks_operands>{s.places(k)});
+        else
+            ks_row_put<V>(x, i, f, s.kept[k]);
     }
-    for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) {
-        ks_kept<V> more;
-        ks_row_fetch<V>(x, i, more);
-        if (KS_SETTLES) {
-            ks_acc term[V];
-            KS_LAST_FIELD(KS_TERM_OF)<V>(x, i, f, more, term);
-            ks_row_settle<V>(more, term);
-        }
-        ks_row_put<V>(x, i, f, more);
-    }
+    for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) ks_put_fresh<V>(x, i, f, ks_direct());
 }

@@ -3,6 +3,7 @@
     ks_args                      p_<array>, scratch, extents e_<axis>, strides s_<array>_<axis>, scalars c_<name>,
                                  map_<role>; every function below takes (const ks_args &x, const ks_at &i, ...)
     ks_at                        indices i.S i.B i.M i.N i.K: slab, batch, row, column, depth; each a flattened group
+    KS_DOUBLE, KS_COARSE         1 when ks_acc is double; 1 when elementary functions may be coarse (elementary.cuh)
     ks_fields, KS_RESULT         one ks_acc per result of the anchor; the name of the first
 
 contractions (bindings with operands and no fields), for groups G of S B M N K and roles R of the operands:
@@ -20,6 +21,7 @@ contractions (bindings with operands and no fields), for groups G of S B M N K a
     KS_ROOTS, KS_TYPE_out                      how many outputs; element type of the first
     ks_value(x, i, f)                          value of the first output, not converted
     ks_put(x, i, f)                            computes and stores all outputs at one index
+    ks_touch_N(x, i)                           brings what the outputs' values read, and varies along N alone, near
     ks_put_N<V>(x, i, count, f), ks_put_M<V>   the same for V neighbours along N or M, of which `count` exist
     KS_PLAIN_out, KS_IDENTITY_out              one output, each group an axis at most; its value is the bare sum
     ks_at_out(x, i), ks_step_out_G(x), KS_CONTIGUOUS_out_G     where KS_PLAIN_out
@@ -71,6 +73,7 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
         "#pragma once",
         f"#define KS_DOUBLE {int(binding.acc == 'float64')}",
+        f"#define KS_COARSE {int(_coarse(binding))}",
         '#include "kernsearch.cuh"',
         *_arguments(binding, extras),
         "struct ks_at {\n    int64_t S = 0, B = 0, M = 0, N = 0, K = 0;\n};",
@@ -87,6 +90,12 @@ def _body(binding: Binding, extras: Extras) -> Iterator[str]:
         yield from row_header(binding, TYPES)
     else:
         yield from _contraction(binding, extras) if binding.operands else _roots(binding)
+
+
+def _coarse(binding: Binding) -> bool:
+    """Are outputs rounded to 11 bits or fewer, so that an exponential of 2 + |x| units in the last place will do?"""
+    dtypes = {array.name: array.dtype for array in binding.arrays}
+    return all(dtypes[root.array] in ("float16", "bfloat16") for root in binding.roots)
 
 
 def _accumulators(binding: Binding) -> list[str]:
@@ -137,6 +146,7 @@ def _contraction(binding: Binding, extras: Extras) -> Iterator[str]:
     yield f"#define KS_TYPE_out {TYPES[view.array(root.array).dtype]}"
     yield function("ks_acc ks_value", f"{X}, {AT}, const ks_fields &f", spell(root.value, element(view)))
     yield from _put(view, binding.roots)
+    yield _touch(view, binding.roots)
     for group in "NM":
         yield from put_lanes(view, f"ks_put_{group}", binding.roots, group, fallback="ks_put")
     plain = len(binding.roots) == 1 and all(len(axes) <= 1 for axes in groups.values())
@@ -176,6 +186,13 @@ def _put(view: View, roots: tuple[Root, ...]) -> Iterator[str]:
             f"*({view.address(root.array, root.axes)}) = ks_from_acc<{kind}>({spell(root.value, element(view))});"
         )
     yield f"KS_DEVICE void ks_put({X}, {AT}, const ks_fields &f) {{\n    " + "\n    ".join(lines) + "\n}"
+
+
+def _touch(view: View, roots: tuple[Root, ...]) -> str:
+    others = {axis for group in "SMK" for axis in view.groups[group]}
+    loads = dict.fromkeys(leaf for root in roots for leaf in leaves(root.value, "load") if not others & set(leaf[2]))
+    lines = "".join(f" ks_touch({view.address(array, axes)});" for _, array, axes in loads)
+    return f"KS_DEVICE void ks_touch_N({X}, {AT}) {{{lines} }}"
 
 
 def _moved(view: View, extras: Extras) -> Iterator[str]:

@@ -5,7 +5,8 @@
     KS_VEC                                     neighbours that move in one word of 16 bytes
     ks_row_wide<V>(x)                          true when all arrays that have the row's axis can be moved so
     ks_kept<V>                                 what a kernel keeps of V elements: an array for each operand
-    ks_row_fetch<V>(x, i, kept)                fetch V elements from i.N on; all exist
+    ks_row_fetch<V>(x, i, kept, words)         fetch V elements from i.N on, which all exist, by `words.take`: those
+                                               of words.cuh, which read the arrays, or a kernel's own
     KS_EARLY_FIELDS(FIELD), KS_LAST_FIELD(FIELD)   FIELD(name, sum|max) for each field, in order
     ks_term_<field><V>(x, i, f, kept, out)     what is added up, or of which the maximum is taken
     KS_SETTLES, ks_row_settle<V>(kept, term)   1 when the last field's term takes the first operand's place
@@ -46,7 +47,8 @@ def row_header(binding: Binding, types: dict[str, str]) -> Iterator[str]:
     aligned = "alignas(V * sizeof(ks_acc) % 16 ? sizeof(ks_acc) : 16)"
     yield f"template <int V>\nstruct {aligned} ks_kept {{\n    {members}\n}};"
     fetched = [(f"kept.{role}[l]", expr) for role, expr in zip(roles, rows.operands.values(), strict=True)]
-    yield _lanes(view, f"void ks_row_fetch({X}, {AT}, ks_kept<V> &kept)", fetched, rows)
+    head = f"void ks_row_fetch({X}, {AT}, ks_kept<V> &kept, Words &&words)"
+    yield _lanes(view, head, fetched, rows, take="words.template take", types=", class Words")
     listed = [f"FIELD({c_name(term.name)}, {term.monoid})" for term in rows.terms]
     yield f"#define KS_EARLY_FIELDS(FIELD) {' '.join(listed[:-1])}"
     yield f"#define KS_LAST_FIELD(FIELD) {listed[-1]}"
@@ -107,16 +109,25 @@ def _widths(view: View, rows: Rows) -> Iterator[str]:
     yield f"template <int V>\nKS_DEVICE bool ks_row_wide({X}) {{\n    return {text};\n}}"
 
 
-def _lanes(view: View, head: str, values: Sequence[tuple[str, Expr]], rows: Rows, store: Sequence[str] = ()) -> str:
-    """A function of V neighbours: loads first, then arithmetic, then stores."""
+def _lanes(
+    view: View,
+    head: str,
+    values: Sequence[tuple[str, Expr]],
+    rows: Rows,
+    store: Sequence[str] = (),
+    *,
+    take: str = "ks_take",
+    types: str = "",
+) -> str:
+    """A function of V neighbours, and of more `types`: loads first, by `take`, then arithmetic, then stores."""
     names: dict[tuple[str, tuple[str, ...]], str] = {}
     lines = []
     for _, expr in values:
         for load in leaves(expr, "load"):
             if (load[1], load[2]) not in names:
                 names[load[1], load[2]] = name = f"l{len(names)}"
-                take = "ks_take" if rows.axis in load[2] else "ks_take_one"
-                lines += [f"ks_acc {name}[V];", f"{take}<V>({view.address(load[1], load[2])}, {name});"]
+                how_read = take if rows.axis in load[2] else "ks_take_one"
+                lines += [f"ks_acc {name}[V];", f"{how_read}<V>({view.address(load[1], load[2])}, {name});"]
 
     def kept(name: str) -> str:
         return f"kept.{c_name(name.removeprefix(KEPT))}[l]" if name.startswith(KEPT) else f"f.{c_name(name)}"
@@ -128,7 +139,7 @@ def _lanes(view: View, head: str, values: Sequence[tuple[str, Expr]], rows: Rows
     lines.append(f"for (int l = 0; l < V; l++) {{ ks_at i = first; i.N += l; {sums} }}")
     lines += store
     text = "\n".join(line if line.startswith("#") else f"    {line}" for line in lines)
-    return f"template <int V>\nKS_DEVICE {head} {{\n{text}\n}}"
+    return f"template <int V{types}>\nKS_DEVICE {head} {{\n{text}\n}}"
 
 
 def _put(view: View, rows: Rows) -> Iterator[str]:

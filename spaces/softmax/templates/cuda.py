@@ -16,13 +16,15 @@ _FEW_ROWS = Param("BM", (1, 2, 4), "rows of a block")
 _ONE_ROW = Param("BM", (1,), "rows of a block")
 _WARP_ROWS = Param("WM", (1, 2, 4, 8, 16), "rows of a warp")
 _KEPT = Param("TK", (4, 8, 16, 32, 64), "elements that a thread keeps")
-_SHARED = Param("KEEP", (1024, 2048, 4096, 8192, 16384, 24576, 32768, 49152), "elements of a row that a block keeps")
 _WIDE = Param("WK", (64, 128, 256, 512, 1024), "threads of a row")
 _TURN = Param("BK", (1024, 2048, 4096, 8192, 16384), "elements of a turn of all threads of a row")
-_UNDER_WAY = Param("KU", (2, 4, 8), "words under way of a thread")
 _CLUSTER = Param("SPLIT", (2, 4, 8, 16), "blocks of a cluster, slabs of a row")
 _SLABS = Param("SPLIT", (2, 4, 8, 16, 32, 64, 128), "slabs of a row")
-_WAVES = Param("WAVES", (4, 8, 16, 64, 1048576), "blocks at most, for each multiprocessor; they take rows in turn")
+_WAVES = Param(
+    "WAVES", (1, 2, 4, 8, 16, 64, 1048576), "blocks at most, for each multiprocessor; they take rows in turn"
+)
+_IN_SHARED = Param("SHARED", (1,), "a row stays in shared memory")
+_AHEAD = Param("AHEAD", (0, 1), "1: the next row is on its way to shared memory while one is worked on")
 _STREAM = Param("STREAM", (0, 1, 3), "cache policy: 1 stores are first to leave, 3 loads too")
 HALF = 0.5  # of the places that a block has for a row may stay empty
 
@@ -30,10 +32,6 @@ HALF = 0.5  # of the places that a block has for a row may stay empty
 def _word(sizes: Sizes) -> int:
     """Elements of 16 bytes."""
     return max(1, 16 // sizes["ITEMSIZE"])
-
-
-def _statistics_bytes(sizes: Sizes) -> int:
-    return max(4, sizes["ITEMSIZE"])
 
 
 Places = Callable[[Config], int]
@@ -64,6 +62,37 @@ _WORDS = Constraint("TK is no whole number of words", lambda c, d, s: c["TK"] % 
 _SKEWED = Constraint(
     "blocks of more rows than there are", lambda c, d, s: c["BM"] == 1 or c["BM"] // 2 < s["M"] or c["BM"] < 32
 )
+
+
+def _places(of: Reduction, sizes: Sizes) -> Places:
+    """Bytes of shared memory of a block that keeps a row as it was read, or asks for the next one."""
+    return lambda c: c["BM"] * c["WK"] * c["TK"] * sizes["ITEMSIZE"] * len(of.operands) + 2048
+
+
+def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
+    """`share`: blocks of a row. Blocks that ask ahead stay for several rows, and all blocks are there at once."""
+
+    def several(c: Config, d: Device, s: Sizes) -> bool:
+        return not c["AHEAD"] or s["M"] * share(c) > c["BM"] * d.sms * c["WAVES"]
+
+    def room(c: Config, d: Device, s: Sizes) -> bool:
+        places = _places(of, s)(c)
+        return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
+
+    return (
+        Constraint("no row comes after the first", several),
+        Constraint("what is asked for ahead exceeds shared memory", room),
+        Constraint(
+            "few blocks stay, and nothing is asked for ahead", lambda c, d, s: bool(c["AHEAD"]) or c["WAVES"] >= 4
+        ),
+    )
+
+
+def _room(of: Reduction) -> tuple[Constraint, ...]:
+    return (
+        Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, s)(c) <= d.shared_block_bytes),
+        Constraint("blocks that stay are more than fit", lambda c, d, s: c["WAVES"] >= 4),
+    )
 
 
 def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
@@ -98,83 +127,68 @@ def _warp_rows(of: Reduction) -> Template:
                 lambda c, d, s: c["BM"] % c["WM"] == 0 and c["BM"] // c["WM"] <= 32,
             ),
             Constraint("a block has fewer than two warps", lambda c, d, s: c["BM"] >= 2 * c["WM"] or s["M"] < 4096),
+            Constraint("few blocks stay", lambda c, d, s: c["WAVES"] >= 4),
             *_fits(lambda c: 32 // c["WM"] * c["TK"], {"WM": Param("WM", (16,), ""), "TK": _KEPT}),
         ),
         launches=_launch("softmax_row_kept", "min(ceil(M, BM), SMS * WAVES)", "BM * 32 // WM"),
     )  # fmt: skip
 
 
-def _block_rows(of: Reduction) -> Template:
-    letters = {"WK": _WIDE, "TK": _KEPT}
+def _block_rows(of: Reduction, *, shared: bool) -> Template:
+    """A row with a block: in its registers, or in its shared memory."""
+    letters, bytes_ = {"WK": _WIDE, "TK": _KEPT}, f"BM * WK * TK * ITEMSIZE * {len(of.operands)}"
     return Template(
-        name=f"block_row{of.suffix}",
+        name=f"{'shared' if shared else 'block'}_row{of.suffix}",
         backend="cuda",
-        what="a row in the registers of a block",
+        what=f"a row in the {'shared memory' if shared else 'registers'} of a block",
         roots=of.fused(),
         source="softmax/cuda/01_row_kept.cu",
         entry="softmax_row_kept",
         groups="M* K1",
-        ann=(("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"), *_keep(of, "registers")),
+        ann=(
+            ("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"),
+            *_keep(of, "shared" if shared else "registers"),
+        ),
         params=(_FEW_ROWS, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM),
+        knobs=(_WIDE, _WAVES, _STREAM, _IN_SHARED if shared else _AHEAD),
         constraints=(
             _WORDS,
             _SKEWED,
             Constraint("a block has more than 1024 threads", lambda c, d, s: c["BM"] * c["WK"] <= 1024),
             Constraint("rows side by side leave no thread busy", lambda c, d, s: c["BM"] == 1 or c["WK"] <= 256),
             *_fits(lambda c: c["WK"] * c["TK"], letters),
+            *(_room(of) if shared else _ahead(of, lambda c: 1)),
         ),
-        launches=_launch("softmax_row_kept", "min(ceil(M, BM), SMS * WAVES)", "BM * WK"),
-    )
+        launches=_launch("softmax_row_kept", "min(ceil(M, BM), SMS * WAVES)", "BM * WK",
+                         shared=bytes_ if shared else f"AHEAD * {bytes_}"),
+    )  # fmt: skip
 
 
-def _shared_row(of: Reduction) -> Template:
-    bytes_ = f"KEEP * max(4, ITEMSIZE) * {len(of.operands)}"
+def _cluster_row(of: Reduction, *, shared: bool) -> Template:
+    """A row with a cluster: in the registers of its blocks, or in their shared memory."""
+    letters, bytes_ = {"SPLIT": _CLUSTER, "WK": _WIDE, "TK": _KEPT}, f"WK * TK * ITEMSIZE * {len(of.operands)}"
     return Template(
-        name=f"shared_row{of.suffix}",
+        name=f"cluster_{'shared' if shared else 'row'}{of.suffix}",
         backend="cuda",
-        what="a row in the shared memory of a block",
-        roots=of.fused(),
-        source="softmax/cuda/02_row_shared.cu",
-        entry="softmax_row_shared",
-        groups="M* K1",
-        ann=(("tile", ("M",), "block", "BM"), *_keep(of, "shared")),
-        params=(_ONE_ROW,),
-        knobs=(_SHARED, _WIDE, _UNDER_WAY, _WAVES, _STREAM),
-        constraints=(
-            Constraint(
-                "a row exceeds shared memory",
-                lambda c, d, s: c["KEEP"] * _statistics_bytes(s) * len(of.operands) + 1024 <= d.shared_block_bytes,
-            ),
-            Constraint("a block has less than a word for each thread", lambda c, d, s: c["KEEP"] >= c["WK"] * _word(s)),
-            *_fits(lambda c: c["KEEP"], {"KEEP": _SHARED}),
-        ),
-        launches=_launch("softmax_row_shared", "min(M, SMS * WAVES)", "WK", shared=bytes_),
-    )
-
-
-def _cluster_row(of: Reduction) -> Template:
-    letters = {"SPLIT": _CLUSTER, "WK": _WIDE, "TK": _KEPT}
-    return Template(
-        name=f"cluster_row{of.suffix}",
-        backend="cuda",
-        what="a row in the registers of the blocks of a cluster",
+        what=f"a row in the {'shared memory' if shared else 'registers'} of the blocks of a cluster",
         roots=of.clustered(),
-        source="softmax/cuda/03_row_cluster.cu",
+        source="softmax/cuda/02_row_cluster.cu",
         entry="softmax_row_cluster",
         groups="M* K1",
         ann=(
             ("combine", "S", "cluster"), ("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK"),
-            *_keep(of, "registers"),
+            *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_CLUSTER, _ONE_ROW, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM),
+        knobs=(_WIDE, _WAVES, _STREAM, _IN_SHARED if shared else _AHEAD),
         constraints=(
             Constraint("clusters came with sm_90", lambda c, d, s: d.cc_major >= 9),
             _WORDS,
             *_fits(lambda c: c["SPLIT"] * c["WK"] * c["TK"], letters),
+            *(_room(of) if shared else _ahead(of, lambda c: c["SPLIT"])),
         ),
-        launches=_launch("softmax_row_cluster", "min(M, SMS * WAVES) * SPLIT", "WK", cluster="SPLIT"),
+        launches=_launch("softmax_row_cluster", "min(M, max(1, SMS * WAVES // SPLIT)) * SPLIT", "WK",
+                         shared=bytes_ if shared else f"AHEAD * {bytes_}", cluster="SPLIT"),
     )  # fmt: skip
 
 
@@ -186,7 +200,7 @@ def _states(of: Reduction, *, slab: bool) -> Template:
         backend="cuda",
         what=f"the fields of each {'slab of each row' if slab else 'row'}, to memory",
         roots=of.states(slab=slab),
-        source="softmax/cuda/05_row_states.cu",
+        source="softmax/cuda/04_row_states.cu",
         entry="softmax_row_states",
         groups="M* K1",
         ann=(("tile", ("M",), "block", "BM"), ("tile", ("K",), "thread", "TK")),
@@ -206,7 +220,7 @@ _ONLINE = Template(
     backend="cuda",
     what="maximum and sum in one pass over the row, then one that stores",
     roots=STATISTICS.fused(),
-    source="softmax/cuda/04_row_online.cu",
+    source="softmax/cuda/03_row_online.cu",
     entry="softmax_row_online",
     groups="M* K1",
     ann=(("tile", ("M",), "block", "BM"), ("tile", ("K",), "serial", "BK")),
@@ -224,7 +238,9 @@ _ONLINE = Template(
 
 
 def templates() -> tuple[Template, ...]:
-    families = (_warp_rows, _block_rows, _shared_row, _cluster_row)
-    found = [family(of) for of in REDUCTIONS for family in families]
+    found = [_warp_rows(of) for of in REDUCTIONS]
+    found += [
+        family(of, shared=at) for of in REDUCTIONS for family in (_block_rows, _cluster_row) for at in (False, True)
+    ]
     found += [_states(of, slab=slab) for of in REDUCTIONS for slab in (False, True)]
     return (*found, _states(MAXIMUM, slab=False), _ONLINE)

@@ -25,7 +25,8 @@ from kernsearch.plan import KernelPlan
 from kernsearch.sizes import evaluate
 
 HERE = Path(__file__).parent
-STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh", "mma.cuh")  # headers that cuda_on_host.h takes the place of
+# headers that cuda_on_host.h takes the place of
+STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh", "mma.cuh", "units.cuh")
 _FOLDER = Path(tempfile.mkdtemp(prefix="host-cuda-"))
 _RUN = """
 static const ks_args *host_arguments;

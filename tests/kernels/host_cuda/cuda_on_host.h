@@ -126,4 +126,5 @@ static void ks_copy_wait() {
     }
 }
 
+#include "units_on_host.h"
 #include "warps_on_host.h"

@@ -18,6 +18,8 @@
 #include <ucontext.h>
 #include <vector>
 
+#include "units_on_host.h"
+
 #include "crt/host_defines.h"
 #include <vector_functions.h>
 #include <vector_types.h>

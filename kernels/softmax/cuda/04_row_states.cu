@@ -1,4 +1,4 @@
-// softmax/05_row_states: the fields of each row, or of each slab of it, to memory.
+// softmax/04_row_states: the fields of each row, or of each slab of it, to memory.
 //
 // Computes  fields over each slab of each row in order (m = max x, l = sum exp(x - m))
 // Idea      As 01 up to the fields. With slabs, blocks share a row, and the next kernel combines what they found.
@@ -11,7 +11,7 @@
 #include "ks_generated.h"
 #include "kept.cuh"
 
-template <int V>
+template <int V, int Most>
 KS_DEVICE void slabs(const ks_args &x) {
     constexpr int Width = KS_WK;
     __shared__ ks_across_room room;
@@ -20,8 +20,9 @@ KS_DEVICE void slabs(const ks_args &x) {
     for (int64_t slab = blockIdx.x; slab < all; slab += gridDim.x) {
         ks_at i;
         i.M = slab / ks_slabs(x), i.S = slab - i.M * ks_slabs(x);
-        ks_stretch<V, Width> s;
-        s.fetch(x, i, ks_first(x, i), ks_last(x, i), threadIdx.x);
+        ks_stretch<V, Width, Most> s;
+        s.place(ks_first(x, i), ks_last(x, i), threadIdx.x);
+        s.fetch(x, i);
         ks_fields f;
 #define FIELD(name, monoid)                                                             \
     {                                                                                   \
@@ -35,11 +36,9 @@ KS_DEVICE void slabs(const ks_args &x) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(KS_WK) softmax_row_states(const __grid_constant__ ks_args x) {
+extern "C" __global__ void __launch_bounds__(KS_WK, ks_blocks_for(KS_WK))
+    softmax_row_states(const __grid_constant__ ks_args x) {
     ks_wait_for_earlier_launch();
     ks_allow_next_launch();
-    if (KS_VEC > 1 && ks_row_wide<KS_VEC>(x))
-        slabs<KS_VEC>(x);
-    else
-        slabs<1>(x);
+    KS_BY_WIDTH(slabs, x)
 }

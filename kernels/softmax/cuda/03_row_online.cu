@@ -1,4 +1,4 @@
-// softmax/04_row_online: maximum and sum in one pass over the row, then one that stores.
+// softmax/03_row_online: maximum and sum in one pass over the row, then one that stores.
 //
 // Computes  m = max x, l = sum exp(x - m); out = f(x, m, l)
 // Idea      A thread carries its own m and l along and multiplies l by exp(old m - new m) where a turn raises m; the
@@ -15,7 +15,7 @@
 
 static_assert(KS_BK % (KS_WK * KS_VEC) == 0, "a turn is no whole number of words of each thread");
 
-template <int V>
+template <int V, int Most>
 KS_DEVICE void rows(const ks_args &x) {
     constexpr int Width = KS_WK, words = KS_BK / (KS_WK * V);
     __shared__ ks_across_room room;
@@ -33,7 +33,7 @@ KS_DEVICE void rows(const ks_args &x) {
             for (int k = 0; k < words; k++) {
                 i.N = first + k * Width * V;
                 i.N = i.N < columns ? i.N : first;  // read the first word again, which moves no maximum
-                ks_row_fetch<V>(x, i, kept[k]);
+                ks_row_fetch<V>(x, i, kept[k], ks_direct());
             }
 #pragma unroll
             for (int k = 0; k < words; k++) {
@@ -58,7 +58,7 @@ KS_DEVICE void rows(const ks_args &x) {
         f.l = ks_across<ks_sum, Width>(l * ks_exp(ks_shift(m, f.m)), room, turn);
         for (i.N = threadIdx.x * V; i.N < columns; i.N += Width * V) {
             ks_kept<V> kept;
-            ks_row_fetch<V>(x, i, kept);
+            ks_row_fetch<V>(x, i, kept, ks_direct());
             if (KS_SETTLES) {
                 ks_acc term[V];
                 ks_term_l<V>(x, i, f, kept, term);
@@ -72,8 +72,5 @@ KS_DEVICE void rows(const ks_args &x) {
 extern "C" __global__ void __launch_bounds__(KS_WK) softmax_row_online(const __grid_constant__ ks_args x) {
     ks_wait_for_earlier_launch();
     ks_allow_next_launch();
-    if (KS_VEC > 1 && ks_row_wide<KS_VEC>(x))
-        rows<KS_VEC>(x);
-    else
-        rows<1>(x);
+    KS_BY_WIDTH(rows, x)
 }
