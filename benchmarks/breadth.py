@@ -42,7 +42,7 @@ UNTUNED = (
 )  # fmt: skip
 UNTUNED_FLOOR = 0.8
 RECORDINGS = lookup.shipped_folder() / "recordings"
-CASES = ("register-spill", "packing", "threads")
+CASES = ("register-spill", "packing", "threads", "online-softmax")
 NEAR_FLOOR = 0.85
 NEAR_TRIALS, NEAR_TIMEOUT_S = "60", "30"
 

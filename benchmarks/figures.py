@@ -12,6 +12,7 @@ import breadth
 import compare
 import resolution
 import search
+import softmax_rows
 import starting
 from common import report
 
@@ -40,6 +41,9 @@ def main() -> None:
     many.add_argument("--dtype", default="float32", choices=sorted(breadth.FLOORS))
     many.add_argument("--tune", action="store_true", help="tune the shapes first")
     many.add_argument("--rounds", type=int, default=None, help="interleaved rounds in each process")
+    wide = add("softmax", "rows of four lengths against torch.softmax(out=)")
+    wide.add_argument("--tune", action="store_true", help="tune the shapes first")
+    wide.add_argument("--rounds", type=int, default=None, help="interleaved rounds in each process")
     add("untuned", "default candidates of twenty shapes against NumPy")
     add("near", "records of near shapes against tuning; takes about 15 minutes")
     sharp = add("resolution", "play-offs of a kernel with itself, and with a planted difference of 2 percent")
@@ -63,6 +67,8 @@ def main() -> None:
             search.quality(longer=given.longer)
         case "eight":
             breadth.eight(given.dtype, given.tune, given.rounds)
+        case "softmax":
+            softmax_rows.rows(given.tune, given.rounds)
         case "untuned":
             breadth.untuned()
         case "near":

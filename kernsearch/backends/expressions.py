@@ -2,7 +2,7 @@
 
 A backend says how each leaf is spelled (`Spelling`); operators and function calls are the same everywhere: functions
 of `meaning.FUNCTIONS` other than the four operators become calls of `ks_<function>`, which the backend's common
-headers define.
+headers define. exp(shift(x, m)) is `ks_exp_of_shift(x, m)`, whose argument is 0 at most.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ def spell(expr: Expr, how: Spelling) -> str:
             return how.mask(spell(expr[1], how), *expr[2:])
         case "weigh" if expr[1][0] == "scalar":
             return how.weigh(expr[1][1], spell(expr[2], how))
-    arguments = [spell(e, how) for e in expr[1:]]
-    if expr[0] not in OPERATORS:
-        return f"ks_{expr[0]}({', '.join(arguments)})"
-    return f"({f' {OPERATORS[expr[0]]} '.join(arguments)})"
+    name, arguments = expr[0], [spell(e, how) for e in expr[1:]]
+    if name == "exp" and expr[1][0] == "shift":
+        name, arguments = "exp_of_shift", [spell(e, how) for e in expr[1][1:]]
+    if name not in OPERATORS:
+        return f"ks_{name}({', '.join(arguments)})"
+    return f"({f' {OPERATORS[name]} '.join(arguments)})"
 
 
 def leaves(expr: Expr, kind: str) -> Iterator[Expr]:

@@ -90,7 +90,7 @@ def test_the_textbook_program_runs_a_kernel_a_node(device, worker):
 
 TWINS = {
     "missing rescale": (
-        "row_online", {"ROWS": 4, "KC": 256, "KU": 1}, {"l = l * ks_exp(ks_shift(m, f.m)) + f.l;": "l = l + f.l;"},
+        "row_online", {"ROWS": 4, "KC": 256, "KU": 1}, {"l = l * ks_exp_of_shift(m, f.m) + f.l;": "l = l + f.l;"},
         r"off by",
     ),
     "maximum of the first piece only": (

@@ -13,6 +13,7 @@
 #include "vector.h"
 
 #define KS_INFINITY ((ks_t)__builtin_inf())
+#define KS_LARGEST (KS_DOUBLE ? (ks_t)1.7976931348623157e308 : (ks_t)3.4028234664e38f)
 
 KS_INLINE ks_v ks_neg(ks_v a) { return -a; }
 KS_INLINE ks_v ks_abs(ks_v a) { return (ks_v)((ks_m)a & ~(ks_m)ks_splat((ks_t)-0.0)); }
@@ -43,6 +44,7 @@ KS_INLINE ks_v ks_relu(ks_v a) { return (ks_v)((ks_m)a & ~(ks_m)(a < (ks_v){0}))
 
 KS_INLINE ks_v ks_sqrt(ks_v a) { KS_BY_LANE(__builtin_sqrt, a); return a; }
 KS_INLINE ks_v ks_exp(ks_v a) { KS_BY_LANE(__builtin_exp, a); return a; }
+KS_INLINE ks_v ks_exp_to_44(ks_v a) { return ks_exp(a); }
 KS_INLINE ks_v ks_tanh(ks_v a) { KS_BY_LANE(__builtin_tanh, a); return a; }
 KS_INLINE ks_v ks_erf(ks_v a) { KS_BY_LANE(__builtin_erf, a); return a; }
 KS_INLINE ks_v ks_log(ks_v a) { KS_BY_LANE(__builtin_log, a); return a; }
@@ -58,6 +60,17 @@ KS_INLINE ks_v ks_gelu(ks_v a) {
 KS_INLINE ks_v ks_sqrt(ks_v a) { KS_BY_LANE(__builtin_sqrtf, a); return a; }
 KS_INLINE ks_v ks_log(ks_v a) { KS_BY_LANE(__builtin_logf, a); return a; }
 
+// exp(r) for |r| <= ln(2) / 2.
+KS_INLINE ks_v ks_exp_near_0(ks_v r) {
+    ks_v p = ks_splat(1.979025689e-4f);
+    p = p * r + 1.394476188e-3f;
+    p = p * r + 8.333497668e-3f;
+    p = p * r + 4.166629359e-2f;
+    p = p * r + 0.1666666586f;
+    p = p * r + 0.5f;
+    return p * (r * r) + r + 1.0f;
+}
+
 // exp(x) = 2^n exp(r), n the whole number nearest to x / ln 2: adding 1.5 * 2^23 rounds, and leaves n in the low bits.
 // 2^n is applied in two halves, so that results near overflow and subnormal ones come out right.
 KS_INLINE ks_v ks_exp(ks_v x) {
@@ -68,15 +81,21 @@ KS_INLINE ks_v ks_exp(ks_v x) {
     ks_v whole = rounded - magic;
     ks_v r = x - whole * 0.693359375f;  // ln 2 in two parts; the first has few bits, so this product is exact
     r = r - whole * -2.12194440e-4f;
-    ks_v p = ks_splat(1.979025689e-4f);
-    p = p * r + 1.394476188e-3f;
-    p = p * r + 8.333497668e-3f;
-    p = p * r + 4.166629359e-2f;
-    p = p * r + 0.1666666586f;
-    p = p * r + 0.5f;
-    p = p * (r * r) + r + 1.0f;
+    ks_v p = ks_exp_near_0(r);
     ks_m half = n >> 1;
     return p * (ks_v)((half + 127) << 23) * (ks_v)((n - half + 127) << 23);
+}
+
+// The same for x <= 44, as where a maximum was subtracted: 2^n is applied as 2^(n + 64) 2^-64, which takes a
+// third of the instructions. The low bits of `rounded` hold n + 191, its exponent once they are shifted to their place.
+KS_INLINE ks_v ks_exp_to_44(ks_v x) {
+    x = ks_larger(ks_splat(-104.0f), x);  // NaN stays
+    const ks_v magic = ks_splat(12582912.0f + 191.0f);
+    ks_v rounded = x * 1.44269504f + magic;
+    ks_v whole = rounded - magic;
+    ks_v r = x - whole * 0.693359375f;
+    r = r - whole * -2.12194440e-4f;
+    return ks_exp_near_0(r) * (ks_v)((ks_m)rounded << 23) * 0x1p-64f;
 }
 
 // exp(z * z) * erfc(z) for z >= 0, a polynomial in 1 / (1 + 0.4 z).
@@ -142,6 +161,9 @@ KS_INLINE ks_v ks_gelu_tanh(ks_v x) {
 KS_INLINE ks_v ks_shift(ks_v x, ks_v m) {
     return ks_select((ks_m)(x == ks_splat(-KS_INFINITY)), x, x - m);
 }
+
+// exp(x - m) for a maximum m; 0 where x is -inf, unless m is NaN.
+KS_INLINE ks_v ks_exp_of_shift(ks_v x, ks_v m) { return ks_exp_to_44(x - ks_larger(ks_splat(-KS_LARGEST), m)); }
 
 // o / l, and 0 where l is 0.
 KS_INLINE ks_v ks_normalize(ks_v o, ks_v l) {

@@ -88,8 +88,11 @@ KS_DEVICE ks_acc ks_relu(ks_acc a) { return a < ks_acc(0) ? ks_acc(0) : a; }
 KS_DEVICE ks_acc ks_sigmoid(ks_acc x) { return ks_quotient(ks_acc(1), ks_acc(1) + ks_exp(-x)); }
 KS_DEVICE ks_acc ks_silu(ks_acc x) { return ks_quotient(x, ks_acc(1) + ks_exp(-x)); }
 
-// x - m, and x where m is -inf, the maximum of a row of nothing else.
-KS_DEVICE ks_acc ks_shift(ks_acc x, ks_acc m) { return x - ks_max(m, -KS_LARGEST); }
+// x - m, and -inf where x is -inf, whatever m is.
+KS_DEVICE ks_acc ks_shift(ks_acc x, ks_acc m) { return x == -KS_INFINITY ? x : x - m; }
+
+// exp(x - m) for a maximum m; 0 where x is -inf, unless m is NaN. The row's maximum is raised once, no element tested.
+KS_DEVICE ks_acc ks_exp_of_shift(ks_acc x, ks_acc m) { return ks_exp(x - ks_max(m, -KS_LARGEST)); }
 
 // o / l, and 0 where l is 0.
 KS_DEVICE ks_acc ks_normalize(ks_acc o, ks_acc l) { return l == ks_acc(0) ? ks_acc(0) : o / l; }

@@ -41,7 +41,7 @@ KS_INLINE void one_row(const ks_args *x, ks_at i, ks_t *row, const int how) {
 
 static void rows(void *context, int64_t slot) {
     work *w = context;
-    const ks_args *x = &w->x;
+    const ks_args own = w->x, *x = &own;  // which no store can change: strides stay in registers
     const int64_t all = ks_rows(x), pitch = ks_ceil(ks_columns(x) + KS_LANES, 64) * 64;
     ks_t *row = ks_align(x->scratch) + slot * pitch;
     const int contiguous = ks_row_contiguous(x);

@@ -23,7 +23,7 @@ KS_INLINE void one_row(const ks_args *x, ks_at i, const int how) {
         KS_PASS(m, max, first, last, TERM)
         f.m = ks_max(f.m, m);
         KS_PASS(l, sum, first, last, TERM)
-        l = l * ks_exp(ks_shift(m, f.m)) + f.l;
+        l = l * ks_exp_of_shift(m, f.m) + f.l;
         m = f.m;
     }
     f.m = m, f.l = l;
@@ -32,7 +32,7 @@ KS_INLINE void one_row(const ks_args *x, ks_at i, const int how) {
 }
 
 static void rows(void *context, int64_t task) {
-    const ks_args *x = context;
+    const ks_args own = *(const ks_args *)context, *x = &own;  // which no store can change: strides stay in registers
     const int64_t last = ks_least(ks_rows(x), (task + 1) * KS_ROWS);
     const int contiguous = ks_row_contiguous(x);
     for (ks_at i = {.M = task * KS_ROWS}; i.M < last; i.M++) {

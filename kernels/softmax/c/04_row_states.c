@@ -24,7 +24,7 @@ KS_INLINE void one_slab(const ks_args *x, ks_at i, const int how) {
 }
 
 static void slabs(void *context, int64_t task) {
-    const ks_args *x = context;
+    const ks_args own = *(const ks_args *)context, *x = &own;  // which no store can change: strides stay in registers
     const int64_t last = ks_least(ks_rows(x) * ks_slabs(x), (task + 1) * KS_ROWS);
     const int contiguous = ks_row_contiguous(x);
     for (int64_t slab = task * KS_ROWS; slab < last; slab++) {
