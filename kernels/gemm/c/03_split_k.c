@@ -47,11 +47,10 @@ static void rectangle(const ks_args *x, ks_at i, int64_t rows, int64_t columns, 
             const int64_t depth = ks_least(each, last - i.K);
             p.first = pass == 0;
             p.last = pass == passes - 1;
-            ks_prepare_b(x, i, across, depth, b);
             for (; i.M < bottom; i.M += high) {
                 const int64_t down = ks_least(high, bottom - i.M);
                 ks_prepare_a(x, i, down, depth, a);
-                ks_multiply_blocks(x, i, down, across, depth, a, b, &p);
+                ks_multiply_blocks(x, i, down, across, depth, a, b, i.M == top, &p);
             }
         }
     }

@@ -179,33 +179,71 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
     }
 }
 
-// The product of a block of A (rows x depth) and one of B (depth x columns); i is its first row, column and k.
-// While the first tiles of a panel of B are at work, the next panel is fetched from the third level cache.
+// Where the next panel of B comes from: `count` stretches of so many bytes, `step` bytes apart.
+typedef struct {
+    const char *first;
+    int64_t count, step, bytes;
+} ks_source;
+
+// The panel of B at i where it lies in its array; nothing where it is no plain array, or contiguous along neither axis.
+KS_INLINE ks_source ks_source_of_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth) {
+#if KS_PLAIN_B
+    const int64_t size = sizeof(KS_TYPE_B), across = ks_step_B_N(x), down = ks_step_B_K(x);
+    const char *first = (const char *)ks_at_B(x, i);
+    if (across == 1) return (ks_source){first, depth, down * size, columns * size};
+    if (down == 1) return (ks_source){first, columns, across * size, depth * size};
+#endif
+    (void)x, (void)i, (void)columns, (void)depth;
+    return (ks_source){0};
+}
+
+// Have stretches [first, last) in the second level cache before long.
+KS_INLINE void ks_fetch(ks_source s, int64_t first, int64_t last) {
+    const char *row = s.first + first * s.step;
+    for (; first < last; first++, row += s.step) {
+        for (int64_t c = 0; c < s.bytes; c += KS_LINE_BYTES) __builtin_prefetch(row + c, 0, 2);
+        __builtin_prefetch(row + s.bytes - 1, 0, 2);
+    }
+}
+
+// The product of a block of A (rows x depth) and one of B (depth x columns); i is its first row, column and k. `fresh`:
+// the block of B holds nothing yet, and each panel of it is packed right before its tiles use it. While these are at
+// work each has its share of the next panel fetched into the second level cache: from the third, or if it is still to
+// be packed from its array.
 static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
-                                                       int64_t depth, const ks_block_a *a, const ks_block_b *b,
+                                                       int64_t depth, const ks_block_a *a, ks_block_b *b, int fresh,
                                                        const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
-    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
+    const int64_t tiles = ks_ceil(rows, KS_MR), line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
+    ks_at at = {.S = i.S, .B = i.B, .K = i.K};
     for (int64_t c = 0; c < columns; c += KS_NR) {
-        const int64_t width = ks_least(KS_NR, columns - c);
-        const ks_at top = {.S = i.S, .B = i.B, .N = i.N + c, .K = i.K};
-        const ks_columns panel = ks_columns_at(x, top, width, b + c * depth);
-        for (int64_t r = 0; r < rows; r += KS_MR) {
+        const int64_t width = ks_least(KS_NR, columns - c), after = ks_least(KS_NR, columns - c - width);
+        at.M = i.M, at.N = i.N + c + KS_NR;
+        ks_block_b *const packed = b + c * depth;
+        ks_source next = {0};
+        if (fresh && after > 0) next = ks_source_of_b(x, at, after, depth);
+        at.N = i.N + c;
+        if (fresh) ks_prepare_b(x, at, width, depth, packed);
+        const ks_columns panel = ks_columns_at(x, at, width, packed);
+        if (!fresh && after > 0 && panel.first == packed)
+            next = (ks_source){(const char *)(packed + KS_NR * depth), ks_ceil(KS_NR * depth, line), KS_LINE_BYTES, 1};
+        const int64_t share = ks_ceil(next.count, tiles);
+        int64_t fetched = 0;
+        for (int64_t r = 0; r < rows; r += KS_MR, at.M += KS_MR) {
             const int64_t height = ks_least(KS_MR, rows - r);
-            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c, .K = i.K};
-            const ks_rows lines = ks_rows_at(x, at, height, a + r * depth);
-            const int64_t part = r / KS_MR * depth * line;
-            const int more = c + KS_NR < columns && part < KS_NR * depth && panel.first == b + c * depth;
-            const void *next = more ? (const void *)(panel.first + KS_NR * depth + part) : lines.first;
+            const ks_rows row = ks_rows_at(x, at, height, a + r * depth);
             ks_expect(at, height, width, p);
-            if (!p->last && width == KS_NR && height == KS_MR && p->column_step == 1) {
-                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k,
-                              p->sums + at.M * p->row_step + at.N, p->row_step, !p->first, next);
-            } else {
-                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k, tile, KS_NR, 0,
-                              next);
+            ks_fetch(next, fetched, ks_least(next.count, fetched + share));
+            fetched += share;
+            ks_t *sums = p->sums + at.M * p->row_step + at.N * p->column_step;
+            if (width < KS_NR || height < KS_MR || p->column_step != 1) {
+                ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, NULL, 0, tile, KS_NR);
                 ks_deliver(x, at, height, width, tile, p);
+                continue;
             }
+            ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, p->first ? NULL : sums,
+                          p->row_step, p->last ? tile : sums, p->last ? KS_NR : p->row_step);
+            if (p->last) ks_finish_tile(x, at, KS_MR, KS_NR, tile);
         }
     }
 }
