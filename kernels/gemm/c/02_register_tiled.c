@@ -33,8 +33,8 @@ typedef struct {
     ks_args x;
     ks_at at;  // the first column and k of this block of B
     int64_t threads, columns, depth;
-    int64_t columns_each;     // columns of a strip: there are several when there are fewer tiles of rows than threads
-    int64_t high, all, next;  // rows of a strip, of all strips, and those that have been taken
+    int64_t columns_each;  // columns of a strip of rows: there are several when there are fewer tiles than threads
+    ks_jobs jobs;
     ks_passes passes;
     ks_t *a, *b;
     int64_t a_size;
@@ -49,35 +49,21 @@ static void pack_b(void *context, int64_t task) {
     if (columns > 0) ks_prepare_b(&w->x, i, columns, w->depth, (ks_block_b *)w->b + first * w->depth);
 }
 
-// Rows of a job: large ones first, smaller ones towards the end, so that the threads finish together. Jobs follow from
-// the extents and the number of threads alone.
-static int64_t take(work *w, int64_t *first) {
-    int64_t next = __atomic_load_n(&w->next, __ATOMIC_RELAXED), rows;
-    do {
-        const int64_t fair = ks_ceil(w->all - next, 2 * w->threads * KS_MR) * KS_MR;
-        rows = ks_least(MC, fair > LEAST ? fair : LEAST);
-        rows = ks_least(rows, w->high - next % w->high);  // of one strip of columns
-        if (next >= w->all) return 0;
-    } while (!__atomic_compare_exchange_n(&w->next, &next, next + rows, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    *first = next;
-    return rows;
-}
-
 static void multiply(void *context, int64_t task) {
     work *w = context;
     ks_block_a *a = (ks_block_a *)(w->a + task * w->a_size);
     int64_t first, rows;
-    while ((rows = take(w, &first)) > 0) {
+    while ((rows = ks_take(&w->jobs, &first)) > 0) {
         ks_at i = w->at;
-        i.M = first % w->high;
+        i.M = first % w->jobs.strip;
         rows = ks_least(rows, ks_extent_M(&w->x) - i.M);
-        const int64_t column = first / w->high * w->columns_each;
+        const int64_t column = first / w->jobs.strip * w->columns_each;
         const int64_t columns = ks_least(w->columns_each, w->columns - column);
         if (columns <= 0) continue;
         ks_prepare_a(&w->x, i, rows, w->depth, a);
         i.N += column;
         ks_block_b *b = (ks_block_b *)w->b + column * w->depth;
-        ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, b, 0, &w->passes);
+        ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, b, &w->passes);
     }
 }
 
@@ -85,9 +71,7 @@ static void set_jobs(work *w, int64_t m) {
     const int64_t panels = ks_ceil(w->columns, KS_NR), tiles = ks_ceil(m, KS_MR);
     const int64_t strips = tiles < w->threads ? ks_least(ks_ceil(w->threads, tiles), panels) : 1;
     w->columns_each = ks_part(w->columns, strips, KS_NR);
-    w->high = tiles * KS_MR;
-    w->all = strips * w->high;
-    w->next = 0;
+    w->jobs = (ks_jobs){0, tiles * KS_MR, strips, w->threads, KS_MR, LEAST, MC};
 }
 
 void gemm_register_tiled(const ks_call *call) {

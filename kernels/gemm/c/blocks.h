@@ -44,6 +44,26 @@ KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
     return ks_ceil(ks_ceil(total, unit), parts) * unit;
 }
 
+// Lines (rows or columns) of some strips of equal length, which threads take as they get free: many at first, fewer
+// towards the end, so that all finish together. Jobs follow from what is here alone, not from who takes them.
+typedef struct {
+    int64_t next, strip, strips;  // lines that have been taken, of all strips; lines of a strip, a multiple of unit
+    int64_t threads, unit, least, most;
+} ks_jobs;
+
+// The first line of the next job in `first`, and how many there are of one strip; 0 when all have been taken.
+KS_INLINE int64_t ks_take(ks_jobs *j, int64_t *first) {
+    const int64_t all = j->strip * j->strips;
+    int64_t next = __atomic_load_n(&j->next, __ATOMIC_RELAXED), lines;
+    do {
+        if (next >= all) return 0;
+        const int64_t fair = ks_ceil(all - next, 2 * j->threads * j->unit) * j->unit;
+        lines = ks_least(fair > j->least ? fair : j->least, ks_least(j->most, j->strip - next % j->strip));
+    } while (!__atomic_compare_exchange_n(&j->next, &next, next + lines, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    *first = next;
+    return lines;
+}
+
 // Pack rows [i.M, i.M + rows) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth,
                                                         ks_block_a *out) {
@@ -179,71 +199,112 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
     }
 }
 
-// Where the next panel of B comes from: `count` stretches of so many bytes, `step` bytes apart.
+// A panel of B or some, where they go, and how much of them is there: of `steps` of k (of packed ones: lines).
 typedef struct {
-    const char *first;
-    int64_t count, step, bytes;
-} ks_source;
+    ks_at at;
+    int64_t columns, depth, steps;
+    ks_block_b *to;
+} ks_ahead;
 
-// The panel of B at i where it lies in its array; nothing where it is no plain array, or contiguous along neither axis.
-KS_INLINE ks_source ks_source_of_b(const ks_args *x, ks_at i, int64_t columns, int64_t depth) {
-#if KS_PLAIN_B
-    const int64_t size = sizeof(KS_TYPE_B), across = ks_step_B_N(x), down = ks_step_B_K(x);
-    const char *first = (const char *)ks_at_B(x, i);
-    if (across == 1) return (ks_source){first, depth, down * size, columns * size};
-    if (down == 1) return (ks_source){first, columns, across * size, depth * size};
+// Panels as many as are read well from memory at a time.
+KS_INLINE int64_t ks_group(void) { return ks_ceil(KS_PACKED_BYTES / (int64_t)sizeof(ks_block_b), KS_NR) * KS_NR; }
+
+#if KS_PLAIN_B && !defined(KS_UNPACKED_B)
+#define KS_PACKS_AHEAD 1
+
+// Pack steps [first, last) of k, and have as many after these in the second level cache before long: few enough that
+// rows a power of two apart do not take each other's place there.
+KS_INLINE void ks_pack_ahead(const ks_args *x, const ks_ahead *n, int64_t first, int64_t last) {
+    const int64_t step = ks_step_B_K(x), more = ks_least(n->depth, 2 * last - first);
+    const int64_t whole = n->columns / KS_NR * KS_NR, line = KS_LINE_BYTES / (int64_t)sizeof(KS_TYPE_B);
+    const KS_TYPE_B *from = ks_at_B(x, n->at) + first * step, *soon = from + (last - first) * step;
+    for (int64_t k = first; k < last; k++, from += step) {
+        ks_t *to = n->to + k * KS_NR;
+        for (int64_t c = 0; c < whole; c += KS_NR, to += KS_NR * n->depth)
+            KS_UNROLL(32) for (int j = 0; j < KS_NV; j++)
+                ks_store_all(to + j * KS_LANES, ks_load_stored(from + c + j * KS_LANES));
+        for (int64_t j = 0; j < KS_NR && whole < n->columns; j++)
+            to[j] = whole + j < n->columns ? ks_widen(from[whole + j]) : 0;
+    }
+    for (int64_t k = last; k < more; k++, soon += step) {
+        for (int64_t c = 0; c < n->columns; c += line) __builtin_prefetch(soon + c, 0, 2);
+        __builtin_prefetch(soon + n->columns - 1, 0, 2);
+    }
+}
+#else
+#define KS_PACKS_AHEAD 0
+KS_INLINE void ks_pack_ahead(const ks_args *x, const ks_ahead *n, int64_t first, int64_t last) {
+    (void)x, (void)n, (void)first, (void)last;
+}
 #endif
-    (void)x, (void)i, (void)columns, (void)depth;
-    return (ks_source){0};
+
+// Can panels of B be packed step by step? Where they are contiguous along k they cannot.
+KS_INLINE int ks_packs_ahead(const ks_args *x) { return KS_PACKS_AHEAD && ks_step_B_N(x) == 1; }
+
+// Have lines [first, last) of a packed panel in the second level cache before long.
+KS_INLINE void ks_fetch(const ks_block_b *from, int64_t first, int64_t last) {
+    const char *at = (const char *)from + first * KS_LINE_BYTES;
+    for (; first < last; first++, at += KS_LINE_BYTES) __builtin_prefetch(at, 0, 2);
 }
 
-// Have stretches [first, last) in the second level cache before long.
-KS_INLINE void ks_fetch(ks_source s, int64_t first, int64_t last) {
-    const char *row = s.first + first * s.step;
-    for (; first < last; first++, row += s.step) {
-        for (int64_t c = 0; c < s.bytes; c += KS_LINE_BYTES) __builtin_prefetch(row + c, 0, 2);
-        __builtin_prefetch(row + s.bytes - 1, 0, 2);
+// One panel of B times a block of A. Each tile does its share, steps from `done` on, of what comes next.
+KS_INLINE void ks_multiply_panel(const ks_args *x, ks_at at, int64_t rows, int64_t width, int64_t depth,
+                                 const ks_block_a *a, ks_columns panel, const ks_ahead *next, int64_t done,
+                                 int64_t share, int packing, const ks_passes *p) {
+    ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
+    for (int64_t r = 0; r < rows; r += KS_MR, at.M += KS_MR, done += share) {
+        const int64_t height = ks_least(KS_MR, rows - r), until = ks_least(next->steps, done + share);
+        const ks_rows row = ks_rows_at(x, at, height, a + r * depth);
+        ks_expect(at, height, width, p);
+        if (packing && done < until) ks_pack_ahead(x, next, done, until);
+        if (!packing) ks_fetch(next->to, done, until);
+        ks_t *sums = p->sums + at.M * p->row_step + at.N * p->column_step;
+        if (width < KS_NR || height < KS_MR || p->column_step != 1) {
+            ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, NULL, 0, tile, KS_NR);
+            ks_deliver(x, at, height, width, tile, p);
+            continue;
+        }
+        ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, p->first ? NULL : sums,
+                      p->row_step, p->last ? tile : sums, p->last ? KS_NR : p->row_step);
+        if (p->last) ks_finish_tile(x, at, KS_MR, KS_NR, tile);
     }
 }
 
-// The product of a block of A (rows x depth) and one of B (depth x columns); i is its first row, column and k. `fresh`:
-// the block of B holds nothing yet, and each panel of it is packed right before its tiles use it. While these are at
-// work each has its share of the next panel fetched into the second level cache: from the third, or if it is still to
-// be packed from its array.
+// The product of a block of A (rows x depth) and a packed one of B (depth x columns); i is its first row, column and k.
+// While the tiles of a panel are at work the next one is fetched from the third level cache.
 static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
-                                                       int64_t depth, const ks_block_a *a, ks_block_b *b, int fresh,
+                                                       int64_t depth, const ks_block_a *a, ks_block_b *b,
                                                        const ks_passes *p) {
-    ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
-    const int64_t tiles = ks_ceil(rows, KS_MR), line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
-    ks_at at = {.S = i.S, .B = i.B, .K = i.K};
-    for (int64_t c = 0; c < columns; c += KS_NR) {
-        const int64_t width = ks_least(KS_NR, columns - c), after = ks_least(KS_NR, columns - c - width);
-        at.M = i.M, at.N = i.N + c + KS_NR;
-        ks_block_b *const packed = b + c * depth;
-        ks_source next = {0};
-        if (fresh && after > 0) next = ks_source_of_b(x, at, after, depth);
-        at.N = i.N + c;
-        if (fresh) ks_prepare_b(x, at, width, depth, packed);
-        const ks_columns panel = ks_columns_at(x, at, width, packed);
-        if (!fresh && after > 0 && panel.first == packed)
-            next = (ks_source){(const char *)(packed + KS_NR * depth), ks_ceil(KS_NR * depth, line), KS_LINE_BYTES, 1};
-        const int64_t share = ks_ceil(next.count, tiles);
-        int64_t fetched = 0;
-        for (int64_t r = 0; r < rows; r += KS_MR, at.M += KS_MR) {
-            const int64_t height = ks_least(KS_MR, rows - r);
-            const ks_rows row = ks_rows_at(x, at, height, a + r * depth);
-            ks_expect(at, height, width, p);
-            ks_fetch(next, fetched, ks_least(next.count, fetched + share));
-            fetched += share;
-            ks_t *sums = p->sums + at.M * p->row_step + at.N * p->column_step;
-            if (width < KS_NR || height < KS_MR || p->column_step != 1) {
-                ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, NULL, 0, tile, KS_NR);
-                ks_deliver(x, at, height, width, tile, p);
-                continue;
-            }
-            ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, p->first ? NULL : sums,
-                          p->row_step, p->last ? tile : sums, p->last ? KS_NR : p->row_step);
-            if (p->last) ks_finish_tile(x, at, KS_MR, KS_NR, tile);
+    const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
+    for (int64_t c = 0; c < columns; c += KS_NR, i.N += KS_NR) {
+        const int64_t width = ks_least(KS_NR, columns - c);
+        ks_block_b *packed = b + c * depth;
+        const ks_columns panel = ks_columns_at(x, i, width, packed);
+        const int more = c + KS_NR < columns && panel.first == packed;
+        const ks_ahead next = {.steps = more ? ks_ceil(KS_NR * depth, line) : 0, .to = packed + KS_NR * depth};
+        const int64_t share = ks_ceil(next.steps, ks_ceil(rows, KS_MR));
+        ks_multiply_panel(x, i, rows, width, depth, a, panel, &next, 0, share, 0, p);
+    }
+}
+
+// As `ks_multiply_blocks`, of a block of B that is not packed yet, but for its first group of panels. While the tiles of
+// a group are at work the next group is packed: at the end the one that `then` describes, if any.
+static __attribute__((unused)) void ks_pack_and_multiply(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
+                                                         int64_t depth, const ks_block_a *a, ks_block_b *b,
+                                                         const ks_ahead *then, const ks_passes *p) {
+    const int64_t tiles = ks_ceil(rows, KS_MR), some = ks_group();
+    for (int64_t c = 0; c < columns;) {
+        const int64_t after = ks_least(columns, c + some);
+        ks_ahead next = *then;
+        if (after < columns) next = (ks_ahead){i, ks_least(some, columns - after), depth, depth, b + after * depth};
+        if (after < columns) next.at.N += after - c;
+        const int stepwise = ks_packs_ahead(x);
+        if (!stepwise && next.steps > 0) ks_pack_b(x, next.at, next.columns, next.depth, next.to), next.steps = 0;
+        const int64_t share = ks_ceil(next.steps, tiles * ks_ceil(after - c, KS_NR));
+        for (int64_t done = 0; c < after; c += KS_NR, i.N += KS_NR, done += tiles * share) {
+            const int64_t width = ks_least(KS_NR, columns - c);
+            const ks_columns panel = ks_columns_at(x, i, width, b + c * depth);
+            ks_multiply_panel(x, i, rows, width, depth, a, panel, &next, done, share, stepwise, p);
         }
     }
 }

@@ -19,7 +19,7 @@ _MC = Param("MC", (24, 48, 96, 144, 192, 288, 384), "rows of a block of A, round
 _NC = Param("NC", (128, 256, 512, 1024, 2048, 4096), "columns of a block of B, rounded down to whole register tiles")
 _KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of the reduced axis")
-_KU = Param("KU", (1, 2, 4), "steps of k per turn of the inner loop")
+_KU = Param("KU", (1, 2, 4, 8), "steps of k per turn of the inner loop")
 
 # the smaller blocks of the kernel that packs nothing
 _TILE_ROWS = Param("MC", (16, 32, 64, 128), "rows of a tile of sums")
@@ -260,6 +260,14 @@ SPLIT_K = Template(
     scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
     efficiency=tile_efficiency,
 )
+OWN_BLOCKS = replace(
+    SPLIT_K,
+    name="own_blocks",
+    what="packed A and B, each thread for itself right before use: for few rows or columns",
+    roots=(hole("D", dot("A", "B")),),
+    params=(_MC, _NC, _KC, _MR, _NR),
+    constraints=_rules(_MC, _NC, _KC, _MR, _NR),
+)
 PACKED_B = replace(
     REGISTER_TILED,
     name="packed_b",
@@ -331,5 +339,5 @@ FEW_ROWS_SLABS = replace(
 
 
 def templates() -> tuple[Template, ...]:
-    packed = (REGISTER_TILED, PACKED_B, PACKED_A, SPLIT_K)
+    packed = (REGISTER_TILED, OWN_BLOCKS, PACKED_B, PACKED_A, SPLIT_K)
     return (CACHE_TILED, *packed, UNPACKED, UNPACKED_SLABS, FEW_ROWS, FEW_ROWS_SLABS, DOTS)
