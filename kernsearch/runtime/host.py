@@ -56,8 +56,8 @@ class HostPlan(plans.CallPlan):
         DtypeError or ProblemError for what does not fit, CompilerError when nothing can compile the kernels.
         """
         (where,) = self.outputs
-        again = out is not None and not named and len(arrays) == len(self.inputs)
-        if again and self._again((*arrays[:where], out, *arrays[where:]), out):
+        simple = not named and len(arrays) == len(self.inputs)
+        if simple and out is not None and self._again((*arrays[:where], out, *arrays[where:]), out):
             return out
         given, scalars = self._bind(arrays, named)
         operand = self.plan.operands[where]
