@@ -200,6 +200,30 @@ def test_an_output_that_overlaps_an_input_gets_the_right_values(home, shift):
     assert np.array_equal(out, want)
 
 
+def test_a_call_like_an_earlier_one_is_checked_all_the_same(home):
+    keep(home, shape=(8, 8, 8))
+    plan = ks.load("gemm", shape=(8, 8, 8))
+    a, b = operands((8, 8, 8))
+    want, out = a @ b, np.empty((8, 8), np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(plan(a, b, out=out), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(plan(a, b.copy(), out=a.copy()), want, rtol=1e-5, atol=1e-5)
+    for mine, theirs in ((0, 0), (0, 3)):  # the output is the first operand, or overlaps it
+        room = np.zeros((16, 8), np.float32)
+        first, last = room[mine : mine + 8], room[theirs : theirs + 8]
+        first[...] = a
+        np.testing.assert_allclose(plan(first, b, out=last), want, rtol=1e-5, atol=1e-5)
+    out.flags.writeable = False
+    with pytest.raises(ArrayError, match="read-only"):
+        plan(a, b, out=out)
+    with pytest.raises(ArrayError, match="has shape"):
+        plan(a[:4], b, out=np.empty((8, 8), np.float32))
+    with pytest.raises(DtypeError):
+        plan(a.astype(float), b, out=np.empty((8, 8), np.float32))
+    with pytest.raises(ArrayError, match="missing"):
+        plan(a, out=np.empty((8, 8), np.float32))
+
+
 def test_values_between_kernels_and_scratch_are_provided(home):
     keep(home, two=True)
     plan = ks.load("gemm", shape=SHAPE)

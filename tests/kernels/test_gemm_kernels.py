@@ -22,6 +22,8 @@ WHOLE = {
     "cache_tiled": (gemm.CACHE_TILED, {**BLOCKS, "KC": 16}),
     "register_tiled": (gemm.REGISTER_TILED, BLOCKS),
     "register_tiled of few columns": (gemm.REGISTER_TILED, {**BLOCKS, "MR": 6, "NR": LANES, "KU": 2}),
+    "own_blocks": (gemm.OWN_BLOCKS, BLOCKS),
+    "own_blocks of many panels": (gemm.OWN_BLOCKS, {**BLOCKS, "NC": 512, "KC": 64}),
     "packed_a": (gemm.PACKED_A, BLOCKS),
     "packed_b": (gemm.PACKED_B, BLOCKS),
     "unpacked": (gemm.UNPACKED, BLOCKS),
@@ -266,6 +268,26 @@ def test_slabs_and_their_combination_give_the_whole(k, template):
     combine = build(combine_binding(EVERYTHING), generic.COMBINE, {"SPLIT": split, "ROWS": 4})
     run(combine, arrays, sizes, SCALARS)
     np.testing.assert_allclose(arrays["D"], reference(arrays, EVERYTHING, SCALARS), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("rows", [16, 1024], ids=["several blocks of rows", "one block of rows"])
+def test_panels_of_b_are_packed_ahead_while_others_are_at_work(rows, dtype, layout):
+    """Groups of panels, a ragged one last; passes over k, a short one last; rows and columns cut between threads."""
+    config = {**BLOCKS, "MC": rows, "NC": 1024, "NR": LANES, "KC": 32}
+    kernel = build(gemm_binding(layout, EVERYTHING, dtype), gemm.OWN_BLOCKS, config)
+    for m, n, k in ((13, 1101, 71), (70, 421, 64), (203, 130, 97), (5, 150, 3)):
+        arrays = problem(m, n, k, dtype)
+        expected = reference(arrays, EVERYTHING, SCALARS)
+        if layout == "nt":
+            arrays["B"] = arrays["B"].T.copy()
+        for threads in (1, 3):
+            arrays["D"][...] = np.nan
+            sizes = {"M": m, "N": n, "K": k}
+            run(kernel, arrays, sizes, SCALARS, threads=threads, parallel=backwards() if threads > 1 else None)
+            tolerance = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.3}[dtype]
+            np.testing.assert_allclose(arrays["D"].astype(float), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", ["cache_tiled", "register_tiled", "unpacked"])

@@ -33,15 +33,15 @@ KS_INLINE void ks_keep(ks_v *v) {
 #endif
 }
 
-// Defines name(depth, a, a_row, a_k, b, b_k, out, out_row, add, next):
-//     out[i, 0:width] (+)= sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
-// A and B are the types of a and b. A_ROW and A_K are the strides of a: parameters or constants. Meanwhile a line at
-// each step, from `next` on, is fetched into the second level cache; any address will do.
+// Defines name(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row):
+//     out[i, 0:width] = kept[i, 0:width] + sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
+// Without `kept`, NULL, it is the sum alone; out may be kept. A and B are the types of a and b. A_ROW and A_K are the strides of a: parameters or constants. The loop holds loads
+// and multiply-adds only: where two hardware threads share a core, each further instruction costs.
 #define KS_DEFINE_TILE(name, nv, A, B, A_ROW, A_K)                                                                \
     static __attribute__((noinline, unused)) void name(int64_t depth, const A *restrict a, int64_t a_row,         \
                                                        int64_t a_k, const B *restrict b, int64_t b_k,             \
-                                                       ks_t *restrict out, int64_t out_row, int add,              \
-                                                       const void *next) {                                        \
+                                                       const ks_t *kept, int64_t kept_row, ks_t *out,             \
+                                                       int64_t out_row) {                                         \
         (void)a_row, (void)a_k;                                                                                   \
         ks_v sum[KS_MR][nv];                                                                                      \
         KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                           \
@@ -57,15 +57,13 @@ KS_INLINE void ks_keep(ks_v *v) {
                 ks_v one = ks_splat_stored(a[i * (A_ROW)]);                                                       \
                 KS_UNROLL(32) for (int j = 0; j < nv; j++) sum[i][j] += one * row[j];                             \
             }                                                                                                     \
-            __builtin_prefetch(next, 0, 2);                                                                       \
-            next = (const char *)next + KS_LINE_BYTES;                                                            \
             a += (A_K);                                                                                           \
             b += b_k;                                                                                             \
         }                                                                                                         \
-        if (add) {                                                                                                \
+        if (kept) {                                                                                               \
             KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                       \
                 KS_UNROLL(32) for (int j = 0; j < nv; j++)                                                        \
-                    sum[i][j] += ks_load_all(out + i * out_row + j * KS_LANES);                                   \
+                    sum[i][j] += ks_load_all(kept + i * kept_row + j * KS_LANES);                                 \
             }                                                                                                     \
         }                                                                                                         \
         KS_UNROLL(32) for (int i = 0; i < KS_MR; i++) {                                                           \
@@ -88,16 +86,16 @@ KS_INLINE int64_t ks_tile_columns(int64_t columns) {
     KS_DEFINE_TILE(name##_4, 4, A, B, A_ROW, A_K)                                                           \
     KS_DEFINE_TILE(name##_all, KS_NV, A, B, A_ROW, A_K)                                                     \
     KS_INLINE void name(int64_t columns, int64_t depth, const A *a, int64_t a_row, int64_t a_k, const B *b, \
-                        int64_t b_k, ks_t *out, int64_t out_row, int add, const void *next) {               \
+                        int64_t b_k, const ks_t *kept, int64_t kept_row, ks_t *out, int64_t out_row) {      \
         const int64_t wide = ks_tile_columns(columns);                                                      \
         if (wide == KS_NR)                                                                                  \
-            name##_all(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                              \
+            name##_all(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row);                         \
         else if (wide == KS_LANES)                                                                          \
-            name##_1(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                \
+            name##_1(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row);                           \
         else if (wide == 2 * KS_LANES)                                                                      \
-            name##_2(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                \
+            name##_2(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row);                           \
         else if (KS_NV > 4)                                                                                 \
-            name##_4(depth, a, a_row, a_k, b, b_k, out, out_row, add, next);                                \
+            name##_4(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row);                           \
     }
 
 typedef float ks_quad __attribute__((vector_size(16)));

@@ -7,8 +7,9 @@
 //           KS_UNPACKED_A or KS_UNPACKED_B the tile reads that operand where it is.
 // Params    MR NR  rows and columns of the register tile;  MC KC  block of A;  KC NC  block of B
 // Knobs     KU  steps of k per turn of the loop
-// Threads   first pack the block of B together, then take blocks of rows as they get free; of columns too when there
-//           are fewer rows than threads. What is computed does not depend on who takes which.
+// Threads   first pack the block of B together, then take blocks of rows as they get free, smaller ones towards the
+//           end; of columns too when there are fewer rows than threads. What is computed does not depend on who takes
+//           which.
 // Scratch   THREADS blocks of A, a block of B; unfinished sums when K > KC and they cannot wait in D.
 // Traffic   A is read ceil(N/NC) times from memory, B once; D is read and written ceil(K/KC) times; the caches deliver
 //           the packed B ceil(M/MC) times, the packed A ceil(NC/NR) times.
@@ -23,6 +24,7 @@
 #define MC (KS_MC / KS_MR * KS_MR)
 #define NC (KS_NC / KS_NR * KS_NR)
 #define KC KS_KC
+#define LEAST (4 * KS_MR)  // rows of a job: a panel of B should come from the third level cache for a few tiles
 
 _Static_assert(KS_MC >= KS_MR, "MC is smaller than MR");
 _Static_assert(KS_NC >= KS_NR, "NC is smaller than NR");
@@ -31,8 +33,8 @@ typedef struct {
     ks_args x;
     ks_at at;  // the first column and k of this block of B
     int64_t threads, columns, depth;
-    int64_t row_jobs, rows_each, column_jobs, columns_each;
-    int64_t next;  // job to be taken
+    int64_t columns_each;  // columns of a strip of rows: there are several when there are fewer tiles than threads
+    ks_jobs jobs;
     ks_passes passes;
     ks_t *a, *b;
     int64_t a_size;
@@ -49,33 +51,27 @@ static void pack_b(void *context, int64_t task) {
 
 static void multiply(void *context, int64_t task) {
     work *w = context;
-    const int64_t m = ks_extent_M(&w->x), jobs = w->row_jobs * w->column_jobs;
     ks_block_a *a = (ks_block_a *)(w->a + task * w->a_size);
-    for (;;) {
-        const int64_t job = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
-        if (job >= jobs) return;
+    int64_t first, rows;
+    while ((rows = ks_take(&w->jobs, &first)) > 0) {
         ks_at i = w->at;
-        i.M = job % w->row_jobs * w->rows_each;
-        const int64_t rows = ks_least(w->rows_each, m - i.M);
-        const int64_t column = job / w->row_jobs * w->columns_each;
+        i.M = first % w->jobs.strip;
+        rows = ks_least(rows, ks_extent_M(&w->x) - i.M);
+        const int64_t column = first / w->jobs.strip * w->columns_each;
         const int64_t columns = ks_least(w->columns_each, w->columns - column);
-        if (rows <= 0 || columns <= 0) continue;
+        if (columns <= 0) continue;
         ks_prepare_a(&w->x, i, rows, w->depth, a);
         i.N += column;
-        const ks_block_b *b = (const ks_block_b *)w->b + column * w->depth;
+        ks_block_b *b = (ks_block_b *)w->b + column * w->depth;
         ks_multiply_blocks(&w->x, i, rows, columns, w->depth, a, b, &w->passes);
     }
 }
 
 static void set_jobs(work *w, int64_t m) {
     const int64_t panels = ks_ceil(w->columns, KS_NR), tiles = ks_ceil(m, KS_MR);
-    w->row_jobs = ks_ceil(m, MC);
-    w->column_jobs = 1;
-    w->row_jobs = ks_least(ks_ceil(w->row_jobs, w->threads) * w->threads, tiles);  // as many for each thread
-    if (w->row_jobs < w->threads) w->column_jobs = ks_least(ks_ceil(w->threads, w->row_jobs), panels);
-    w->rows_each = ks_part(m, w->row_jobs, KS_MR);
-    w->columns_each = ks_part(w->columns, w->column_jobs, KS_NR);
-    w->next = 0;
+    const int64_t strips = tiles < w->threads ? ks_least(ks_ceil(w->threads, tiles), panels) : 1;
+    w->columns_each = ks_part(w->columns, strips, KS_NR);
+    w->jobs = (ks_jobs){0, tiles * KS_MR, strips, w->threads, KS_MR, LEAST, MC};
 }
 
 void gemm_register_tiled(const ks_call *call) {

@@ -43,7 +43,8 @@ static void panel(const ks_args *x, ks_at i, int64_t rows, int64_t width, int64_
         const int64_t height = ks_least(KS_MR, rows - r);
         const ks_rows lines = ks_rows_at(x, i, height, a);
         if (lines.first == a) ks_pack_a(x, i, height, depth, a);
-        ks_block_tile(width, depth, lines.first, lines.row, lines.k, columns.first, columns.k, sums, KS_NR, add, b);
+        ks_block_tile(width, depth, lines.first, lines.row, lines.k, columns.first, columns.k, add ? sums : NULL,
+                      KS_NR, sums, KS_NR);
     }
 }
 

@@ -44,6 +44,26 @@ KS_INLINE int64_t ks_part(int64_t total, int64_t parts, int64_t unit) {
     return ks_ceil(ks_ceil(total, unit), parts) * unit;
 }
 
+// Lines (rows or columns) of some strips of equal length, which threads take as they get free: many at first, fewer
+// towards the end, so that all finish together. Jobs follow from what is here alone, not from who takes them.
+typedef struct {
+    int64_t next, strip, strips;  // lines that have been taken, of all strips; lines of a strip, a multiple of unit
+    int64_t threads, unit, least, most;
+} ks_jobs;
+
+// The first line of the next job in `first`, and how many there are of one strip; 0 when all have been taken.
+KS_INLINE int64_t ks_take(ks_jobs *j, int64_t *first) {
+    const int64_t all = j->strip * j->strips;
+    int64_t next = __atomic_load_n(&j->next, __ATOMIC_RELAXED), lines;
+    do {
+        if (next >= all) return 0;
+        const int64_t fair = ks_ceil(all - next, 2 * j->threads * j->unit) * j->unit;
+        lines = ks_least(fair > j->least ? fair : j->least, ks_least(j->most, j->strip - next % j->strip));
+    } while (!__atomic_compare_exchange_n(&j->next, &next, next + lines, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    *first = next;
+    return lines;
+}
+
 // Pack rows [i.M, i.M + rows) and depth values of k from i.K on; the last panel is filled up with 0.
 static __attribute__((noinline, unused)) void ks_pack_a(const ks_args *x, ks_at i, int64_t rows, int64_t depth,
                                                         ks_block_a *out) {
@@ -179,33 +199,112 @@ KS_INLINE void ks_expect(ks_at i, int64_t rows, int64_t columns, const ks_passes
     }
 }
 
-// The product of a block of A (rows x depth) and one of B (depth x columns); i is its first row, column and k.
-// While the first tiles of a panel of B are at work, the next panel is fetched from the third level cache.
-static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
-                                                       int64_t depth, const ks_block_a *a, const ks_block_b *b,
-                                                       const ks_passes *p) {
+// A panel of B or some, where they go, and how much of them is there: of `steps` of k (of packed ones: lines).
+typedef struct {
+    ks_at at;
+    int64_t columns, depth, steps;
+    ks_block_b *to;
+} ks_ahead;
+
+// Panels as many as are read well from memory at a time.
+KS_INLINE int64_t ks_group(void) { return ks_ceil(KS_PACKED_BYTES / (int64_t)sizeof(ks_block_b), KS_NR) * KS_NR; }
+
+#if KS_PLAIN_B && !defined(KS_UNPACKED_B)
+#define KS_PACKS_AHEAD 1
+
+// Pack steps [first, last) of k, and have as many after these in the second level cache before long: few enough that
+// rows a power of two apart do not take each other's place there.
+KS_INLINE void ks_pack_ahead(const ks_args *x, const ks_ahead *n, int64_t first, int64_t last) {
+    const int64_t step = ks_step_B_K(x), more = ks_least(n->depth, 2 * last - first);
+    const int64_t whole = n->columns / KS_NR * KS_NR, line = KS_LINE_BYTES / (int64_t)sizeof(KS_TYPE_B);
+    const KS_TYPE_B *from = ks_at_B(x, n->at) + first * step, *soon = from + (last - first) * step;
+    for (int64_t k = first; k < last; k++, from += step) {
+        ks_t *to = n->to + k * KS_NR;
+        for (int64_t c = 0; c < whole; c += KS_NR, to += KS_NR * n->depth)
+            KS_UNROLL(32) for (int j = 0; j < KS_NV; j++)
+                ks_store_all(to + j * KS_LANES, ks_load_stored(from + c + j * KS_LANES));
+        for (int64_t j = 0; j < KS_NR && whole < n->columns; j++)
+            to[j] = whole + j < n->columns ? ks_widen(from[whole + j]) : 0;
+    }
+    for (int64_t k = last; k < more; k++, soon += step) {
+        for (int64_t c = 0; c < n->columns; c += line) __builtin_prefetch(soon + c, 0, 2);
+        __builtin_prefetch(soon + n->columns - 1, 0, 2);
+    }
+}
+#else
+#define KS_PACKS_AHEAD 0
+KS_INLINE void ks_pack_ahead(const ks_args *x, const ks_ahead *n, int64_t first, int64_t last) {
+    (void)x, (void)n, (void)first, (void)last;
+}
+#endif
+
+// Can panels of B be packed step by step? Where they are contiguous along k they cannot.
+KS_INLINE int ks_packs_ahead(const ks_args *x) { return KS_PACKS_AHEAD && ks_step_B_N(x) == 1; }
+
+// Have lines [first, last) of a packed panel in the second level cache before long.
+KS_INLINE void ks_fetch(const ks_block_b *from, int64_t first, int64_t last) {
+    const char *at = (const char *)from + first * KS_LINE_BYTES;
+    for (; first < last; first++, at += KS_LINE_BYTES) __builtin_prefetch(at, 0, 2);
+}
+
+// One panel of B times a block of A. Each tile does its share, steps from `done` on, of what comes next.
+KS_INLINE void ks_multiply_panel(const ks_args *x, ks_at at, int64_t rows, int64_t width, int64_t depth,
+                                 const ks_block_a *a, ks_columns panel, const ks_ahead *next, int64_t done,
+                                 int64_t share, int packing, const ks_passes *p) {
     ks_t tile[KS_MR * KS_NR] __attribute__((aligned(64)));
+    for (int64_t r = 0; r < rows; r += KS_MR, at.M += KS_MR, done += share) {
+        const int64_t height = ks_least(KS_MR, rows - r), until = ks_least(next->steps, done + share);
+        const ks_rows row = ks_rows_at(x, at, height, a + r * depth);
+        ks_expect(at, height, width, p);
+        if (packing && done < until) ks_pack_ahead(x, next, done, until);
+        if (!packing) ks_fetch(next->to, done, until);
+        ks_t *sums = p->sums + at.M * p->row_step + at.N * p->column_step;
+        if (width < KS_NR || height < KS_MR || p->column_step != 1) {
+            ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, NULL, 0, tile, KS_NR);
+            ks_deliver(x, at, height, width, tile, p);
+            continue;
+        }
+        ks_block_tile(width, depth, row.first, row.row, row.k, panel.first, panel.k, p->first ? NULL : sums,
+                      p->row_step, p->last ? tile : sums, p->last ? KS_NR : p->row_step);
+        if (p->last) ks_finish_tile(x, at, KS_MR, KS_NR, tile);
+    }
+}
+
+// The product of a block of A (rows x depth) and a packed one of B (depth x columns); i is its first row, column and k.
+// While the tiles of a panel are at work the next one is fetched from the third level cache.
+static __attribute__((unused)) void ks_multiply_blocks(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
+                                                       int64_t depth, const ks_block_a *a, ks_block_b *b,
+                                                       const ks_passes *p) {
     const int64_t line = KS_LINE_BYTES / (int64_t)sizeof(ks_block_b);
-    for (int64_t c = 0; c < columns; c += KS_NR) {
+    for (int64_t c = 0; c < columns; c += KS_NR, i.N += KS_NR) {
         const int64_t width = ks_least(KS_NR, columns - c);
-        const ks_at top = {.S = i.S, .B = i.B, .N = i.N + c, .K = i.K};
-        const ks_columns panel = ks_columns_at(x, top, width, b + c * depth);
-        for (int64_t r = 0; r < rows; r += KS_MR) {
-            const int64_t height = ks_least(KS_MR, rows - r);
-            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c, .K = i.K};
-            const ks_rows lines = ks_rows_at(x, at, height, a + r * depth);
-            const int64_t part = r / KS_MR * depth * line;
-            const int more = c + KS_NR < columns && part < KS_NR * depth && panel.first == b + c * depth;
-            const void *next = more ? (const void *)(panel.first + KS_NR * depth + part) : lines.first;
-            ks_expect(at, height, width, p);
-            if (!p->last && width == KS_NR && height == KS_MR && p->column_step == 1) {
-                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k,
-                              p->sums + at.M * p->row_step + at.N, p->row_step, !p->first, next);
-            } else {
-                ks_block_tile(width, depth, lines.first, lines.row, lines.k, panel.first, panel.k, tile, KS_NR, 0,
-                              next);
-                ks_deliver(x, at, height, width, tile, p);
-            }
+        ks_block_b *packed = b + c * depth;
+        const ks_columns panel = ks_columns_at(x, i, width, packed);
+        const int more = c + KS_NR < columns && panel.first == packed;
+        const ks_ahead next = {.steps = more ? ks_ceil(KS_NR * depth, line) : 0, .to = packed + KS_NR * depth};
+        const int64_t share = ks_ceil(next.steps, ks_ceil(rows, KS_MR));
+        ks_multiply_panel(x, i, rows, width, depth, a, panel, &next, 0, share, 0, p);
+    }
+}
+
+// As `ks_multiply_blocks`, of a block of B that is not packed yet, but for its first group of panels. While the tiles of
+// a group are at work the next group is packed: at the end the one that `then` describes, if any.
+static __attribute__((unused)) void ks_pack_and_multiply(const ks_args *x, ks_at i, int64_t rows, int64_t columns,
+                                                         int64_t depth, const ks_block_a *a, ks_block_b *b,
+                                                         const ks_ahead *then, const ks_passes *p) {
+    const int64_t tiles = ks_ceil(rows, KS_MR), some = ks_group();
+    for (int64_t c = 0; c < columns;) {
+        const int64_t after = ks_least(columns, c + some);
+        ks_ahead next = *then;
+        if (after < columns) next = (ks_ahead){i, ks_least(some, columns - after), depth, depth, b + after * depth};
+        if (after < columns) next.at.N += after - c;
+        const int stepwise = ks_packs_ahead(x);
+        if (!stepwise && next.steps > 0) ks_pack_b(x, next.at, next.columns, next.depth, next.to), next.steps = 0;
+        const int64_t share = ks_ceil(next.steps, tiles * ks_ceil(after - c, KS_NR));
+        for (int64_t done = 0; c < after; c += KS_NR, i.N += KS_NR, done += tiles * share) {
+            const int64_t width = ks_least(KS_NR, columns - c);
+            const ks_columns panel = ks_columns_at(x, i, width, b + c * depth);
+            ks_multiply_panel(x, i, rows, width, depth, a, panel, &next, done, share, stepwise, p);
         }
     }
 }

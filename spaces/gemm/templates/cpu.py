@@ -19,7 +19,9 @@ _MC = Param("MC", (24, 48, 96, 144, 192, 288, 384), "rows of a block of A, round
 _NC = Param("NC", (128, 256, 512, 1024, 2048, 4096), "columns of a block of B, rounded down to whole register tiles")
 _KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of the reduced axis")
-_KU = Param("KU", (1, 2, 4), "steps of k per turn of the inner loop")
+_KU = Param("KU", (1, 2, 4, 8), "steps of k per turn of the inner loop")
+
+_PACKING = 12.0  # multiply-adds that take as long as packing one element
 
 # the smaller blocks of the kernel that packs nothing
 _TILE_ROWS = Param("MC", (16, 32, 64, 128), "rows of a tile of sums")
@@ -145,7 +147,7 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
 
     Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four. A panel
     of B that exceeds the first level cache comes from the second for each tile, a line in `line_cycles`. What is not
-    the slowest still costs a share. Fitted to a Zen 5.
+    the slowest still costs a share. Fitted to a Zen 5; turns of the loop (KU) to a Zen 3 that shares its cores.
     """
     lanes = _lanes(device, sizes)
     across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
@@ -157,7 +159,8 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     cycles = max(work, loads, 4.0, fetched) + 0.15 * loads + 0.05 * fetched
     down = -(-m // config["MR"]) * config["MR"]
     wide = -(-n // lanes) * lanes
-    steps = depth / (depth + 12) * (1 - 0.003 * config["KU"])  # starting a tile, putting its sums away; long bodies
+    turns = 1 - 0.03 / config["KU"] - 0.0005 * config["KU"]  # counting and jumping; long bodies
+    steps = depth / (depth + 12) * turns  # starting a tile, putting its sums away
     spilled = max(0, _registers(config, device, sizes) - device.vector_registers)
     kept = 1 / (1.25 + 0.02 * spilled) if spilled else 1.0
     return work / cycles * (m / down) * (n / wide) * steps * kept
@@ -166,14 +169,36 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
 def unpacked_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
     apart = config["NR"] < sizes["N"]
-    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0)
+    crowded = _crowded(config, sizes) and sizes["M"] > config["MR"]
+    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0) * (0.8 if crowded else 1.0)
+
+
+def _crowded(config: Config, sizes: Sizes) -> bool:
+    """Rows of A that are read where they are and lie whole pages apart take each other's place in the caches."""
+    return sizes["K"] * sizes["ITEMSIZE"] % 4096 == 0 and config["MR"] > 1
+
+
+def register_tiled_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `tile_efficiency`; nothing overlaps with packing B, which with few rows is not paid back. By the clock of a
+    Zen 3 packing an element takes as long as twelve multiply-adds."""
+    return tile_efficiency(config, device, sizes) / (1 + _PACKING / sizes["M"])
+
+
+def own_blocks_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `tile_efficiency`; B is packed between the tiles, each job packs all that it needs of the smaller operand."""
+    lines = max(sizes["M"], sizes["N"]) / (4 * sizes["THREADS"])
+    return 0.97 * tile_efficiency(config, device, sizes) / (1 + _PACKING / lines)
 
 
 def packed_b_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
-    """As `tile_efficiency`; rows of A that lie whole pages apart take each other's place in the caches. Measured on a
-    Zen 3."""
-    crowded = sizes["K"] * sizes["ITEMSIZE"] % 4096 == 0 and config["MR"] > 1
-    return tile_efficiency(config, device, sizes) * (0.8 if crowded else 0.95)
+    """As `tile_efficiency`, less for reading A where it is. Measured on a Zen 3."""
+    return tile_efficiency(config, device, sizes) * (0.8 if _crowded(config, sizes) else 0.95)
+
+
+def packed_a_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
+    apart = config["NR"] < sizes["N"]
+    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0)
 
 
 def rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
@@ -226,7 +251,7 @@ REGISTER_TILED = Template(
     constraints=_rules(_MC, _NC, _KC, _MR, _NR),
     scratch=f"ITEMSIZE * (THREADS * (min({_ROWS_OF_A}, up(M, MR)) * min(KC, K) + 16)"
     f" + min(NC, up(N, NR)) * min(KC, K) + {_WAITING}) + 256",
-    efficiency=tile_efficiency,
+    efficiency=register_tiled_efficiency,
 )
 UNPACKED = Template(
     name="unpacked",
@@ -260,6 +285,15 @@ SPLIT_K = Template(
     scratch=f"ITEMSIZE * (THREADS * (({_ROWS_OF_A} + min(NC, up(N, NR))) * min(KC, K) + 16) + {_WAITING} * B) + 256",
     efficiency=tile_efficiency,
 )
+OWN_BLOCKS = replace(
+    SPLIT_K,
+    name="own_blocks",
+    what="packed A and B, each thread for itself right before use: for few rows or columns",
+    roots=(hole("D", dot("A", "B")),),
+    params=(_MC, _NC, _KC, _MR, _NR),
+    constraints=_rules(_MC, _NC, _KC, _MR, _NR),
+    efficiency=own_blocks_efficiency,
+)
 PACKED_B = replace(
     REGISTER_TILED,
     name="packed_b",
@@ -274,7 +308,7 @@ PACKED_A = replace(
     what="as register_tiled, B read where it is: for few rows",
     ann=(*_BLOCKS, *_REGISTERS, ("move", "A", "pack")),
     flags=("-DKS_UNPACKED_B",),
-    efficiency=unpacked_efficiency,
+    efficiency=packed_a_efficiency,
 )
 UNPACKED_SLABS = replace(
     UNPACKED,
@@ -331,5 +365,5 @@ FEW_ROWS_SLABS = replace(
 
 
 def templates() -> tuple[Template, ...]:
-    packed = (REGISTER_TILED, PACKED_B, PACKED_A, SPLIT_K)
+    packed = (REGISTER_TILED, OWN_BLOCKS, PACKED_B, PACKED_A, SPLIT_K)
     return (CACHE_TILED, *packed, UNPACKED, UNPACKED_SLABS, FEW_ROWS, FEW_ROWS_SLABS, DOTS)
