@@ -185,9 +185,11 @@ def test_fast_math_is_refused(device, worker):
 # -- the exponential
 
 
-def exponential(x: np.ndarray, flags: tuple[str, ...] = ()) -> np.ndarray:
+def exponential(x: np.ndarray, flags: tuple[str, ...] = (), *, below: float | None = None) -> np.ndarray:
+    """exp(x), or exp(shift(x, below)) as a kernel has it."""
     arrays = tuple(Array(name, "float32", ("a",)) for name in "XY")
-    root = Root("Y", ("a",), ("exp", ("load", "X", ("a",))))
+    argument = ("load", "X", ("a",))
+    root = Root("Y", ("a",), ("exp", argument if below is None else ("shift", argument, ("const", below))))
     binding = Binding("", {}, {"a": "A"}, {}, (root,), arrays, (), "float32")
     kernel = build(binding, replace(generic.MAP, flags=flags), {"ROWS": 1})
     y = np.full(x.shape, np.nan, np.float32)
@@ -214,11 +216,29 @@ def test_the_exponential_errs_as_little_as_its_file_says_over_all_of_float32():
     assert np.abs(y[small] - right[small]).max() <= 2.0**-149
 
 
-def test_under_fast_math_the_exponential_is_another_one():
-    x = np.linspace(-80, 80, 10_001, dtype=np.float32)
+def test_after_a_shift_the_exponential_errs_as_little_over_all_that_is_left():
+    x = every(1013)
+    x = x[~(x > 44)]
+    y = exponential(x, below=0.0).astype(np.float64)
     with np.errstate(all="ignore"):
         right = np.exp(x.astype(np.float64))
-        error = np.abs(exponential(x, ("-ffast-math",)) / right - 1)
+    assert (np.isnan(y) == np.isnan(x)).all()
+    normal = right >= 2.0**-126
+    assert np.abs(y[normal] / right[normal] - 1).max() <= 9e-8
+    small = right < 2.0**-126
+    assert np.abs(y[small] - right[small]).max() <= 2.0**-149
+
+
+def test_in_a_row_of_nothing_but_minus_infinity_terms_are_0():
+    assert (exponential(np.full(9, -np.inf, np.float32), below=-np.inf) == 0).all()
+
+
+@pytest.mark.parametrize("below", [None, 80.0])
+def test_under_fast_math_the_exponential_is_another_one(below):
+    x = np.linspace(-80, 80, 10_001, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        right = np.exp(x.astype(np.float64) - (below or 0))
+        error = np.abs(exponential(x, ("-ffast-math",), below=below) / right - 1)
     assert not error.max() <= 1e-6
 
 
