@@ -29,7 +29,11 @@ from .common import (
 )
 @click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="Stop searching after this long.")
 @click.option(
-    "--searcher", default=DEFAULT, show_default=True, metavar="NAME", help="expected, tpe, random, local or exhaustive."
+    "--searcher",
+    default=DEFAULT,
+    show_default=True,
+    metavar="NAME",
+    help="expected, tpe, genetic, local, random or exhaustive.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random generators.")
 @click.option("--jobs", default=None, type=int, metavar="N", help="Compilers at once.  [default: usable cores]")

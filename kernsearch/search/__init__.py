@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .outcome import Ask, Counts, Past
     from .search import Search
 
-SEARCHERS = ("expected", "tpe", "random", "local", "exhaustive")
+SEARCHERS = ("expected", "tpe", "genetic", "local", "random", "exhaustive")
 DEFAULT = SEARCHERS[0]
 
 __all__ = ["DEFAULT", "SEARCHERS", "Ask", "Counts", "Past", "Search"]

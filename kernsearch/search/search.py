@@ -13,6 +13,7 @@ from ..errors import GATES, SpaceError
 from ..feasible import FeasibleSpace
 from . import SEARCHERS, lease
 from .expecting import EXPECTED, Expecting
+from .genetic import Genetic
 from .guided import Guided
 from .narrowing import domains_of, narrowed, space_hash
 from .outcome import Ask, Counts, Past
@@ -241,7 +242,10 @@ class Search:
         if name == "expected":
             return Expecting(self._pool, self._advice)
         if name != "tpe":
-            return {"random": Random, "local": Local, "exhaustive": Exhaustive}[name](self._pool)
+            plain: dict[str, type[Random]] = {
+                "random": Random, "local": Local, "genetic": Genetic, "exhaustive": Exhaustive,
+            }  # fmt: skip
+            return plain[name](self._pool)
         fix: dict[str, str | int] = dict(self._fix)
         only = variant or (next(iter(self._narrow)) if len(self._narrow) == 1 else None)
         if only is not None:

@@ -99,7 +99,7 @@ class Session:
         )
         self._stack.callback(self.compiling.stop)
         storage = self.request.storage or str(settings.get().data_dir() / "studies.db")
-        self.sources = sources.named(self.problem, self.device, self.store, self.request.warm_from)
+        self.sources = sources.named(self.problem, self.store, self.request.warm_from, self.prospects.spaces)
         if self.request.warm_start:
             self.sources += sources.found(self.problem, self.device, storage)
         self.search = self._stack.enter_context(

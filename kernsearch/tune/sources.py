@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ..device import Device
 from ..errors import RecordingError, SpaceError, StorageError
+from ..feasible import FeasibleSpace
 from ..problem import Problem
 from ..records import Record, lookup, record
 from ..replay import read
@@ -27,13 +29,16 @@ def found(problem: Problem, device: Device, storage: str) -> list[Source]:
         return []  # the search says so itself
 
 
-def named(problem: Problem, device: Device, store: lookup.Store, where: Sequence[str]) -> list[Source]:
-    """What `--warm-from` names: a recording, a record, the key of a device that has records, or a storage of studies.
-    Raises SpaceError for anything else, and for what holds nothing of this op."""
-    return [source for name in where for source in _named(problem, store, name)]
+def named(
+    problem: Problem, store: lookup.Store, where: Sequence[str], variants: Mapping[str, FeasibleSpace]
+) -> list[Source]:
+    """What `--warm-from` names: a recording, a record, the key of a device that has records, or a storage of studies,
+    of these variants. Raises SpaceError for anything else, and for what holds nothing of them; StorageError for a
+    storage that cannot be read."""
+    return [source for name in where for source in _named(problem, store, name, variants)]
 
 
-def _named(problem: Problem, store: lookup.Store, name: str) -> list[Source]:
+def _named(problem: Problem, store: lookup.Store, name: str, variants: Mapping[str, FeasibleSpace]) -> list[Source]:
     told: list[Source] = []
     if "://" in name or name.endswith((".db", ".log")):
         told = list(_studies(Studies(name), problem, None))
@@ -44,14 +49,15 @@ def _named(problem: Problem, store: lookup.Store, name: str) -> list[Source]:
                    if isinstance(kept := record.try_read(path), Record) and _alike(kept.problem, problem)]  # fmt: skip
         records.sort(key=lambda kept: lookup.distance(kept.problem.shape, problem.shape))
         told = [_record(kept) for kept in records]
-    if not any(source.rows for source in told):
+    told = [source for source in (source.within(variants) for source in told) if source.rows]
+    if not told:
         raise SpaceError(f"--warm-from {name!r}: want a recording, a record, a storage, or the key of a device with "
-                         f"records, that holds something of {problem.op} {problem.dtype}")  # fmt: skip
+                         f"records, that holds a variant of {problem.op} {problem.dtype}")  # fmt: skip
     return told
 
 
 def _file(name: str) -> Source:
-    kept = record.try_read(record.Path(name))
+    kept = record.try_read(Path(name))
     if isinstance(kept, Record):
         return _record(kept)
     try:

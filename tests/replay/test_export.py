@@ -16,7 +16,7 @@ from kernsearch.errors import SpaceError, StorageError
 from kernsearch.feasible import FeasibleSpace
 from kernsearch.replay import read
 from kernsearch.replay.export import text_of, write
-from kernsearch.search import Search
+from kernsearch.search import SEARCHERS, Search
 from kernsearch.search.pool import candidate
 from kernsearch.space import Param
 
@@ -122,7 +122,10 @@ def test_a_plot_is_drawn(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--searcher", "oracle"), "searcher 'oracle': want one of expected, tpe, random, local, exhaustive, uniform"),
+        (
+            ("--searcher", "oracle"),
+            f"searcher 'oracle': want one of {', '.join(SEARCHERS)}, uniform",
+        ),
         (("--budget", "3", "--budget-seconds", "1"), "--budget beside --budget-seconds"),
         (("--seeds", "0"), "want numbers above 0"),
         (("--restrict", "nowhere.txt"), "nowhere.txt: cannot be read"),

@@ -193,7 +193,7 @@ def test_what_is_not_kept_is_never_asked_and_distributions_stay_whole(searcher):
         ({"keep": lambda v, c: "too hungry"}, r"no candidate is left to search; tile: too hungry"),
         ({"seed": -1}, r"seed -1: want a whole number from 0 to 4294967295"),
         ({"seed": 1 << 32}, r"seed 4294967296: want a whole number from 0 to 4294967295"),
-        ({"searcher": "oracle"}, r"searcher 'oracle': want one of expected, tpe, random, local, exhaustive"),
+        ({"searcher": "oracle"}, r"searcher 'oracle': want one of expected, tpe, genetic, local, random, exhaustive"),
         ({"trials": 0}, r"trials 0: want at least 1"),
     ],
 )

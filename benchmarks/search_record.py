@@ -1,0 +1,122 @@
+"""Records the whole space of a small problem on this CPU, so that searches of it can be replayed.
+
+    python benchmarks/search_record.py gemm 96x80x64 [--seconds 200] [--rounds 5]
+
+Takes what `tune` would search: every feasible candidate but those that the model calls hopeless. First each one once,
+as `tune` does, gates included; then those within 1.3 times the best are timed again, in rounds that go through all of
+them, so that a slow spell of the machine falls on all alike. A round's median is one sample; the time of a candidate is
+the median over rounds. The study lies in the data folder and a run ends after `--seconds`, so a recording can be made
+in pieces: run the command until it says that the recording is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from common import RESULTS
+
+from kernsearch import backends, registry, settings
+from kernsearch.candidate import Candidate
+from kernsearch.errors import Rejected
+from kernsearch.problem import Problem
+from kernsearch.replay.export import text_of, write
+from kernsearch.tune.request import Request
+from kernsearch.tune.session import Session
+
+NEAR = 1.3  # times the best: candidates that are timed again
+EACH = 7  # samples of a candidate in a round
+CHUNK = 64  # candidates whose kernels are loaded at once
+
+
+def explore(problem: Problem, storage: Path, seconds: float) -> bool:
+    """Measure what the study lacks; False when time ran out first."""
+    with _session(problem, storage, seconds) as session:
+        session.explore()
+        left = session.search.ask()
+        print(f"{len(session.search.finished())} candidates, {session.search.counts}", file=sys.stderr)
+        return left is None
+
+
+def again(problem: Problem, storage: Path, looks: Path, rounds: int, seconds: float) -> bool:
+    """Time the fast ones again, a line for each round in `looks`; False when time ran out first."""
+    done = looks.read_text().splitlines() if looks.exists() else []
+    with _session(problem, storage, seconds) as session:
+        best = session.search.best()
+        assert best is not None and best.seconds is not None
+        near = [Candidate.of(p.variant, p.config) for p in session.search.finished()
+                if p.seconds is not None and p.seconds <= NEAR * best.seconds]  # fmt: skip
+        print(f"{len(near)} within {NEAR} times the best, {len(done)} rounds done", file=sys.stderr)
+        for number in range(len(done), rounds):
+            if session.elapsed_s > seconds:
+                return False
+            order = random.Random(number).sample(near, len(near))
+            told = [[c.variant, dict(c.config), s] for c, s in _timed(session, order)]
+            with looks.open("a") as file:
+                file.write(json.dumps(told) + "\n")
+    return True
+
+
+def _timed(session: Session, order: list[Candidate]) -> Iterator[tuple[Candidate, float]]:
+    for start in range(0, len(order), CHUNK):
+        chunk = order[start : start + CHUNK]
+        for candidate, outcome in zip(chunk, session.compile(chunk), strict=True):
+            if isinstance(outcome, Rejected):
+                continue
+            timer = session.bench.timer(session.prospects.plan(candidate), outcome)
+            timer(1)
+            yield candidate, median(timer(EACH).seconds)
+
+
+def recording(problem: Problem, storage: Path, looks: Path) -> str:
+    """Our export of the study, with the samples of the rounds and their median."""
+    samples: dict[Candidate, list[float]] = {}
+    for line in looks.read_text().splitlines():
+        for variant, config, seconds in json.loads(line):
+            samples.setdefault(Candidate.of(variant, config), []).append(float(f"{seconds:.4g}"))
+    head, *rows = text_of(problem.key, "jsonl", str(storage)).splitlines()
+    lines = [head]
+    for row in map(json.loads, rows):
+        if found := samples.get(Candidate.of(row["variant"], row["config"])):
+            row |= {"seconds": median(found), "samples_s": found}
+        lines.append(json.dumps(row))
+    return "\n".join(lines) + "\n"
+
+
+def _session(problem: Problem, storage: Path, seconds: float) -> Session:
+    backend, device = backends.resolve("cpu")
+    request = Request(trials=10**6, timeout=seconds, searcher="exhaustive", early_stop=0.0, storage=str(storage))
+    return Session(registry.op(problem.op), problem, backend, device, request, lambda event: None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("op")
+    parser.add_argument("shape")
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    problem = registry.problem(args.op, tuple(map(int, args.shape.split("x"))), None, backend="cpu")
+    folder = Path(settings.data_dir(), "recordings")
+    folder.mkdir(parents=True, exist_ok=True)
+    storage, looks = folder / f"{args.op}-{args.shape}.db", folder / f"{args.op}-{args.shape}.looks.jsonl"
+    started = time.monotonic()
+    if not explore(problem, storage, args.seconds):
+        print("not all measured yet: run it again")
+        return
+    if not again(problem, storage, looks, args.rounds, args.seconds - (time.monotonic() - started)):
+        print("not all timed again yet: run it again")
+        return
+    out = RESULTS / f"recorded-{args.op}-{args.shape}.jsonl.gz"
+    write(out, recording(problem, storage, looks))
+    print(f"written: {out.name}, {out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
