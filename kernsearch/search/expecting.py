@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import nlargest
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -103,21 +104,19 @@ class Expecting(Random):
     def _most_promising(self) -> Candidate | None:
         spread, best = self._measured()
         found: dict[Candidate, float] = {}
-        looked: set[Candidate] = set()
         wave: Iterable[Candidate] = self._candidates()
         for _ in range(1 + _CLIMB):
-            fresh = [c for c in dict.fromkeys(wave) if c not in looked and c not in self.pool.known]
-            looked.update(fresh)
+            fresh = [c for c in dict.fromkeys(wave) if c not in found and c not in self.pool.known]
             if fresh:
                 mean, deviation = self.gaussian.predict(self._rows(fresh))
                 found |= zip(fresh, expected_gain(mean, deviation, best).tolist(), strict=True)
             if not found:
                 return None
             wave = self._variations(max(found, key=found.__getitem__))
-        ranked = sorted(found, key=lambda c: -found[c])
-        for variant in dict.fromkeys(c.variant for c in ranked[:_FASTEST]):
-            self.pool.foresee(variant, [c.config for c in ranked[:_FASTEST] if c.variant == variant])
-        for wanted in ranked:
+        first = nlargest(_FASTEST, found, key=found.__getitem__)
+        for variant in dict.fromkeys(c.variant for c in first):
+            self.pool.foresee(variant, [c.config for c in first if c.variant == variant])
+        for wanted in _ranked(found, first):
             if self.pool.fresh(wanted):
                 self.outlook = found[wanted] * spread
                 return wanted
@@ -188,3 +187,9 @@ class Expecting(Random):
         if of not in self._around:
             self._around[of] = self.pool.variations(of)
         return self._around[of]
+
+
+def _ranked(found: Mapping[Candidate, float], first: Sequence[Candidate]) -> Iterator[Candidate]:
+    """`first`, which promise most; then the others, which seldom matter and are sorted only then."""
+    yield from first
+    yield from sorted((c for c in found if c not in first), key=lambda c: -found[c])

@@ -20,6 +20,7 @@ _STEPS = 18  # of a fit
 _LARGEST, _SMALLEST = 1.0, 1e-3  # step of a logarithm
 _SQUARED = 1e-12  # keeps roots differentiable
 _JITTER = 1e-6
+_BLOCK = 128  # points that are predicted at once: what that takes fits into a second-level cache
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,36 @@ class Priors:
     single: tuple[float, float] = (-0.7, 1.0)
     advice: tuple[float, float] = (-0.7, 1.0)
     noise: tuple[float, float] = (-4.6, 1.5)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Each two of some points once, for a fit.
+
+    squares   squared distances by letter (letters, pairs); spare: room for as many numbers
+    upper, lower   where the pairs stand in a flat matrix of all points by all points
+    linear    products of the columns of advice (points, points)
+    """
+
+    squares: Array
+    spare: Array
+    upper: Array
+    lower: Array
+    linear: Array
+
+    @classmethod
+    def of(cls, points: Array, letters: int) -> _Pairs:
+        first, second = np.triu_indices(len(points), 1)
+        columns, advised = points[:, :letters].T, points[:, letters:]
+        squares = (columns[:, first] - columns[:, second]) ** 2
+        count = len(points)
+        return cls(squares, np.empty_like(squares), first * count + second, second * count + first, advised @ advised.T)
+
+    def add(self, matrix: Array, values: Array) -> None:
+        """Add a value for each pair to a contiguous matrix, above and below its diagonal."""
+        flat = matrix.reshape(-1)
+        flat[self.upper] += values
+        flat[self.lower] += values
 
 
 class Gaussian:
@@ -51,13 +82,11 @@ class Gaussian:
     def fit(self, points: Array, values: Array, steps: int = _STEPS) -> None:
         """Scales and weights for these points (n, letters + advice) and values (n,) of mean 0 and spread 1, from the
         last ones on; by the signs of the derivatives, which needs no step size and no line search."""
-        columns = np.ascontiguousarray(points[:, : self.letters].T)
-        squares = (columns[:, :, None] - columns[:, None, :]) ** 2
-        linear = points[:, self.letters :] @ points[:, self.letters :].T
+        pairs = _Pairs.of(points, self.letters)
         logs, step, last = self._logs.copy(), np.full(len(self._logs), 0.3), np.zeros(len(self._logs))
         best = np.inf
         for _ in range(steps):
-            loss, slope = self._loss(logs, squares, linear, values)
+            loss, slope = self._loss(logs, pairs, values)
             if loss < best:
                 best, self._logs = loss, logs.copy()
             turned = np.sign(slope) * last
@@ -78,6 +107,11 @@ class Gaussian:
 
     def predict(self, points: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of each point, noise left out."""
+        told = [self._predict(points[start : start + _BLOCK]) for start in range(0, max(len(points), 1), _BLOCK)]
+        mean, deviation = zip(*told, strict=True)
+        return np.concatenate(mean), np.concatenate(deviation)
+
+    def _predict(self, points: Array) -> tuple[Array, Array]:
         features = self._features(points)
         across = self._between(features, self._known)
         own = np.exp(self._logs[self.letters]) + (features[1] ** 2).sum(-1)
@@ -88,18 +122,20 @@ class Gaussian:
     def _scales(self) -> Array:
         return np.exp(self._logs[: self.letters])
 
-    def _loss(self, logs: Array, squares: Array, linear: Array, values: Array) -> tuple[float, Array]:
+    def _loss(self, logs: Array, pairs: _Pairs, values: Array) -> tuple[float, Array]:
         """The negative logarithm of the posterior of scales and weights, and its derivative."""
-        n = self.letters
+        n, squares = self.letters, pairs.squares
         scales = np.exp(logs[:n])
         joint, single, advice, noise = np.exp(logs[n:])
-        root = np.sqrt(5.0 * np.tensordot(scales, squares, 1) + _SQUARED)
+        root = np.sqrt(5.0 * (scales @ squares) + _SQUARED)
         decay = np.exp(-root)
         together = (1.0 + root + root * root / 3.0) * decay
-        each = np.exp(squares * -scales[:, None, None])
+        each = np.multiply(squares, -scales[:, None], out=pairs.spare)
+        np.exp(each, out=each)
         alone = each.mean(0)
-        covariance = joint * together + single * alone + advice * linear
-        covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+        covariance = advice * pairs.linear
+        pairs.add(covariance, joint * together + single * alone)
+        covariance[np.diag_indices_from(covariance)] += joint + single + noise + _JITTER
         sign, size = np.linalg.slogdet(covariance)
         if sign <= 0:
             return np.inf, np.zeros_like(logs)
@@ -108,12 +144,13 @@ class Gaussian:
         away = (logs - self._mean) / self._spread
         loss = 0.5 * (values @ weights + size + away @ away)
         slack = inverse - np.outer(weights, weights)
-        steep = slack * (joint * -5.0 / 6.0) * (1.0 + root) * decay
-        flat = squares.reshape(n, -1)
-        by_scale = flat @ steep.ravel() - (single / n) * ((each.reshape(n, -1) * flat) @ slack.ravel())
+        own, apart = np.trace(slack), 2.0 * slack.ravel()[pairs.upper]  # each pair stands twice in the matrix
+        steep = apart * (joint * -5.0 / 6.0) * (1.0 + root) * decay
+        each *= squares
+        by_scale = squares @ steep - (single / n) * (each @ apart)
         slope = 0.5 * np.array(
-            [*(by_scale * scales), joint * (slack * together).sum(), single * (slack * alone).sum(),
-             advice * (slack * linear).sum(), noise * np.trace(slack)]
+            [*(by_scale * scales), joint * (apart @ together + own), single * (apart @ alone + own),
+             advice * (slack * pairs.linear).sum(), noise * own]
         )  # fmt: skip
         return float(loss), slope + away / self._spread
 
@@ -136,9 +173,23 @@ class Gaussian:
     def _between(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
         """Covariances of points given by their features, noise left out."""
         (u, more), (v, others) = a, b
-        apart = (u * u).sum(-1)[:, None] + (v * v).sum(-1)[None, :] - 2.0 * (u @ v.T)
-        root = np.sqrt(5.0 * np.maximum(apart, 0.0) + _SQUARED)
-        return np.exp(self._logs[self.letters] - root) * (1.0 + root + root * root / 3.0) + more @ others.T
+        root = (u * u).sum(-1)[:, None] + (v * v).sum(-1)[None, :]
+        crossed = u @ v.T
+        crossed *= 2.0
+        root -= crossed
+        np.maximum(root, 0.0, out=root)  # in place: memory is what this takes
+        root *= 5.0
+        root += _SQUARED
+        np.sqrt(root, out=root)
+        between = np.subtract(self._logs[self.letters], root)
+        np.exp(between, out=between)
+        np.multiply(root, root, out=crossed)
+        crossed /= 3.0
+        root += 1.0
+        root += crossed
+        between *= root
+        between += more @ others.T
+        return between
 
 
 def expected_gain(mean: Array, deviation: Array, best: float) -> Array:

@@ -14,6 +14,7 @@ Advice = Callable[[str, Sequence[Mapping[str, int]]], Sequence[float]]
 """Seconds that somebody expects of configs of a variant; what is not finite says nothing."""
 
 MISSING = 0.5  # of a letter that the variant lacks
+_FIRST_ROWS = 1024
 
 
 class Points:
@@ -34,7 +35,8 @@ class Points:
         self.levels = [np.array(told) for told in [*coordinates, *([0.0, 1.0] for _ in parts)]]
         self.letters = len(self.levels)
         self._advice = tuple(advice)
-        self._rows: dict[Candidate, np.ndarray] = {}
+        self._row: dict[Candidate, int] = {}  # to its row of the table, which grows
+        self._table = np.zeros((_FIRST_ROWS, self.letters + self.advice))
 
     @property
     def advice(self) -> int:
@@ -43,10 +45,12 @@ class Points:
 
     def of(self, candidates: Sequence[Candidate]) -> np.ndarray:
         """Rows of candidates, (n, letters + advice) float64."""
-        self._learn([c for c in candidates if c not in self._rows])
-        if not candidates:
-            return np.zeros((0, self.letters + self.advice))
-        return np.array([self._rows[c] for c in candidates])
+        places = [self._row.get(c, -1) for c in candidates]
+        if -1 in places:
+            self._learn([c for c, place in zip(candidates, places, strict=True) if place < 0])
+            places = [self._row[c] for c in candidates]
+        rows: np.ndarray = self._table[places]
+        return rows
 
     def _learn(self, fresh: Sequence[Candidate]) -> None:
         by_variant: dict[str, list[Candidate]] = {}
@@ -59,7 +63,12 @@ class Points:
                 advised = [np.where(np.isfinite(c) & (c > 0), np.log(c), np.nan) for c in columns]
             for i, (wanted, config) in enumerate(zip(group, configs, strict=True)):
                 letters = [_place(at, config.get(name)) for name, at in self._at.items()]
-                self._rows[wanted] = np.array([*letters, *self._variant[variant], *(c[i] for c in advised)])
+                self._keep(wanted, [*letters, *self._variant[variant], *(c[i] for c in advised)])
+
+    def _keep(self, wanted: Candidate, row: Sequence[float]) -> None:
+        if (place := self._row.setdefault(wanted, len(self._row))) == len(self._table):
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+        self._table[place] = row
 
 
 def _place(at: Mapping[int, float], value: int | None) -> float:
