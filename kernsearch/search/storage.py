@@ -15,7 +15,7 @@ import optuna
 from optuna.distributions import distribution_to_json
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, func, insert, select, update
 
 _STUDIES: Any = models.StudyModel.__table__
 _TRIALS: Any = models.TrialModel.__table__
@@ -23,6 +23,21 @@ _PARAMS: Any = models.TrialParamModel.__table__
 _ATTRS: Any = models.TrialUserAttributeModel.__table__
 _SYSTEM: Any = models.TrialSystemAttributeModel.__table__
 _VALUES: Any = models.TrialValueModel.__table__
+
+# Statements are made once: SQLAlchemy looks up what it compiled by a key that takes longer to make than to run them.
+_IN_STUDY = _TRIALS.c.study_id == bindparam("of_study")
+_THIS = _TRIALS.c.trial_id == bindparam("of_trial")
+_HOLD = select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == bindparam("of_study")).with_for_update()
+_COUNT = select(func.count()).select_from(_TRIALS).where(_IN_STUDY)
+_EARLIER = _COUNT.where(_TRIALS.c.trial_id < bindparam("of_trial"))
+_NUMBER = update(_TRIALS).where(_THIS).values(number=bindparam("told"))
+_FINISH = (
+    update(_TRIALS)
+    .where(_THIS & _TRIALS.c.state.in_([TrialState.RUNNING, TrialState.WAITING]))
+    .values(state=bindparam("to"), datetime_complete=bindparam("now"))
+)
+_KEYS = select(_ATTRS.c.key).where(_ATTRS.c.trial_id == bindparam("of_trial"))
+_INSERT = {table: insert(table) for table in (_TRIALS, _PARAMS, _ATTRS, _SYSTEM, _VALUES)}
 
 
 class Storage(optuna.storages.RDBStorage):
@@ -36,10 +51,10 @@ class Storage(optuna.storages.RDBStorage):
         """Write a trial in one transaction; its id and number."""
         with self.engine.begin() as connection:
             # Numbers are counted, so whoever writes a trial holds the study until it has its number.
-            connection.execute(select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == study_id).with_for_update())
+            connection.execute(_HOLD, {"of_study": study_id})
             told = {"study_id": study_id, "state": trial.state, "datetime_start": trial.datetime_start,
                     "datetime_complete": trial.datetime_complete}  # fmt: skip
-            written = connection.execute(insert(_TRIALS), told).inserted_primary_key
+            written = connection.execute(_INSERT[_TRIALS], told).inserted_primary_key
             assert written is not None  # for type checkers: it is of one row
             id = int(written[0])
             of = {"trial_id": id}
@@ -54,16 +69,14 @@ class Storage(optuna.storages.RDBStorage):
             _insert(connection, _ATTRS, _rows(of, trial.user_attrs))
             _insert(connection, _SYSTEM, _rows(of, trial.system_attrs))
             _insert(connection, _VALUES, _values(of, trial.values))
-            earlier = (_TRIALS.c.study_id == study_id) & (_TRIALS.c.trial_id < id)
-            number = connection.execute(select(func.count()).select_from(_TRIALS).where(earlier)).scalar_one()
-            connection.execute(update(_TRIALS).where(_TRIALS.c.trial_id == id).values(number=number))
+            number = connection.execute(_EARLIER, {"of_study": study_id, "of_trial": id}).scalar_one()
+            connection.execute(_NUMBER, {"of_trial": id, "told": number})
         return id, number
 
     def count(self, study_id: int) -> int:
         """How many trials a study has."""
         with self.engine.connect() as connection:
-            wanted = select(func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == study_id)
-            return int(connection.execute(wanted).scalar_one())
+            return int(connection.execute(_COUNT, {"of_study": study_id}).scalar_one())
 
     def finish(
         self, trial_id: int, state: TrialState, attrs: Mapping[str, Any], values: Sequence[float] | None
@@ -71,11 +84,10 @@ class Storage(optuna.storages.RDBStorage):
         """Attributes, values and state of a running trial in one transaction. Raises UpdateFinishedTrialError."""
         with self.engine.begin() as connection:
             # The state comes first: whoever changes it holds the trial, and it is changed from "running" once only.
-            running = (_TRIALS.c.trial_id == trial_id) & _TRIALS.c.state.in_([TrialState.RUNNING, TrialState.WAITING])
-            done = update(_TRIALS).where(running).values(state=state, datetime_complete=datetime.now())
-            if connection.execute(done).rowcount == 0:
+            done = connection.execute(_FINISH, {"of_trial": trial_id, "to": state, "now": datetime.now()})
+            if done.rowcount == 0:
                 raise optuna.exceptions.UpdateFinishedTrialError(f"trial {trial_id} is finished or unknown")
-            known = set(connection.execute(select(_ATTRS.c.key).where(_ATTRS.c.trial_id == trial_id)).scalars())
+            known = set(connection.execute(_KEYS, {"of_trial": trial_id}).scalars())
             for key in attrs.keys() & known:
                 this = (_ATTRS.c.trial_id == trial_id) & (_ATTRS.c.key == key)
                 connection.execute(update(_ATTRS).where(this).values(value_json=json.dumps(attrs[key])))
@@ -86,7 +98,7 @@ class Storage(optuna.storages.RDBStorage):
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     if rows:
-        connection.execute(insert(table), rows)
+        connection.execute(_INSERT[table], rows)
 
 
 def _rows(of: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[dict[str, Any]]:
