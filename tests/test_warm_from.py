@@ -24,6 +24,8 @@ from kernsearch.search.study import Studies
 from kernsearch.space import Param
 from kernsearch.tune import Request, run, sources
 
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # what is said of a bad file is said once
+
 DEVICE = backends.resolve("cpu")[1]
 OTHER = replace(DEVICE, key="cpu-another-2t", arch="another")
 SHAPE = (44, 36, 52)

@@ -57,9 +57,10 @@ def _named(problem: Problem, store: lookup.Store, name: str, variants: Mapping[s
 
 
 def _file(name: str) -> Source:
-    kept = record.try_read(Path(name))
-    if isinstance(kept, Record):
-        return _record(kept)
+    try:
+        return _record(record.read(Path(name)))
+    except (ValueError, OSError):
+        pass  # no record, so a recording or nothing
     try:
         return read(name).source()
     except RecordingError as error:
