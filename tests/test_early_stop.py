@@ -48,6 +48,23 @@ def test_a_search_settles_when_ten_choices_in_a_row_promise_little() -> None:
     assert startup + choices <= found < 80
 
 
+@pytest.mark.parametrize(("gain", "mixed"), [(0.02, True), (0.9, False)])
+def test_settled_is_that_each_of_the_last_ten_choices_promised_less_than_the_gain(gain: float, mixed: bool) -> None:
+    promised: list[float] = []
+    verdicts = set()
+    with Search("toy", SPACE, searcher="expected", trials=70, seed=1) as search:
+        while (ask := search.ask()) is not None:
+            if ask.origin == "expected":  # steps of a climb and random candidates promise nothing in numbers
+                promised.append(search._searcher.outlook)
+            told = len(promised) >= 10 and all(share < gain for share in promised[-10:])
+            assert search.settled(gain) is told
+            verdicts.add(told)
+            steps = sum(value.bit_length() - 1 for value in ask.config.values())
+            search.tell_measured(ask, 1e-3 * (1 + 0.2 * steps))
+    tens = [promised[i : i + 10] for i in range(len(promised) - 10)]
+    assert verdicts == {True, False} and any(min(ten) < gain <= max(ten) for ten in tens) is mixed
+
+
 def test_it_takes_longer_when_less_is_worth_it() -> None:
     assert trials_until_settled(gain=0.1, slope=0.2) <= trials_until_settled(gain=0.001, slope=0.2)
 
