@@ -2,12 +2,14 @@
 of the search processor time.
 
     python benchmarks/search_figures.py recorded FILE... [--restrict FILE] [--seeds 100] [--searchers expected,tpe]
+    python benchmarks/search_figures.py table
     python benchmarks/search_figures.py seeded FILE [--seeds 50]
     python benchmarks/search_figures.py transfer [--seeds 10]
     python benchmarks/search_figures.py cost
 
 recorded   searchers side by side: fraction of the best after 50 and 100 evaluations and random search in closed form,
            a file for each recording in results/replay; rows of searchers that are not run again are kept
+table      what `recorded` has found so far, in Markdown
 seeded     evaluations to within 3 % of the best of one of our own recordings, with our model's seeds and without
 transfer   the same on kernels that an H200 has timed, with what near shapes teach and without
 cost       processor time of the search for each of 500 trials
@@ -85,6 +87,21 @@ def recorded(files: Sequence[str], restrict: str | None, seeds: int, searchers: 
             "results": rows,
         }
         out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def table() -> None:
+    for path in sorted((RESULTS / "replay").glob("*.json")):
+        told = json.loads(path.read_text())
+        print(f"\n{told['title']}\n")
+        print("| searcher | after 50 | after 100 | evaluations to 95 % | to 99 % | seeds |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        rows = {(row["searcher"], row["budget"]): row for row in told["results"]}
+        for searcher in [name for name in (*SEARCHERS.split(","), "uniform") if (name, BUDGETS[0]) in rows]:
+            few, many = (rows[searcher, n] for n in BUDGETS)
+            found = [f"{row['fraction']['median']:.3f} / {row['fraction']['p10']:.3f}" for row in (few, many)]
+            needed = [many[goal]["evaluations"] for goal in ("to_95", "to_99")]
+            shown = ["more than 100" if n is None else f"{n:g}" for n in needed]
+            print("| " + " | ".join([searcher, *found, *shown, str(many["seeds"] or "computed")]) + " |")
 
 
 def seeded(file: str, seeds: int) -> None:
@@ -175,7 +192,7 @@ def costs() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=["recorded", "seeded", "transfer", "cost"])
+    parser.add_argument("figure", choices=["recorded", "table", "seeded", "transfer", "cost"])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--restrict")
     parser.add_argument("--seeds", type=int)
@@ -183,6 +200,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.figure == "recorded":
         recorded(args.files, args.restrict, args.seeds or 100, args.searchers.split(","))
+    elif args.figure == "table":
+        table()
     elif args.figure == "seeded":
         seeded(args.files[0], args.seeds or 50)
     elif args.figure == "transfer":
