@@ -1,12 +1,12 @@
 """Records the whole space of a small problem on this CPU, so that searches of it can be replayed.
 
-    python benchmarks/search_record.py gemm 96x80x64 [--seconds 200] [--rounds 5] [--variants A,B]
+    python benchmarks/search_record.py gemm 96x80x64 [--seconds 200] [--rounds 9] [--variants A,B]
 
 Takes what `tune` would search, of all variants or some: each feasible candidate that the model does not call hopeless.
-First each one once, as `tune` does, gates included; then those within 1.3 times the best are timed again, in rounds
-that go through all of them, so that a slow spell of the machine falls on all alike. A round's median is one sample; the
-time of a candidate is the median over rounds. The study lies in the data folder and a run ends after `--seconds`, so a
-recording can be made in pieces: run the command until it says that the recording is written.
+First each one once, as `tune` does, gates included; then those within 1.5 times the best are looked at again, in rounds
+that go through all of them, so that a slow spell of the machine falls on all alike. The median of a look is one sample;
+the time of a candidate is the median over rounds. The study lies in the data folder and a run ends after `--seconds`,
+so a recording can be made in pieces: run the command until it says that the recording is written.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from common import RESULTS
 from kernsearch import backends, registry, settings
 from kernsearch.candidate import Candidate
 from kernsearch.errors import Rejected
+from kernsearch.measure import quick
 from kernsearch.problem import Problem
 from kernsearch.replay.export import text_of, write
 from kernsearch.tune.request import Request
 from kernsearch.tune.session import Session
 
-NEAR = 1.3  # times the best: candidates that are timed again
-EACH = 7  # samples of a candidate in a round
+NEAR = 1.5  # times the best: candidates that are timed again
 CHUNK = 64  # candidates whose kernels are loaded at once
 
 
@@ -74,8 +74,7 @@ def _timed(session: Session, order: list[Candidate]) -> Iterator[tuple[Candidate
             if isinstance(outcome, Rejected):
                 continue
             timer = session.bench.timer(session.prospects.plan(candidate), outcome)
-            timer(1)
-            yield candidate, median(timer(EACH).seconds)
+            yield candidate, quick(timer).median_s
 
 
 def recording(problem: Problem, storage: Path, variants: Sequence[str], looks: Path) -> str:
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("op")
     parser.add_argument("shape")
     parser.add_argument("--seconds", type=float, default=200.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--variants", help="these only, joined by commas")
     args = parser.parse_args()
     problem = registry.problem(args.op, tuple(map(int, args.shape.split("x"))), None, backend="cpu")
