@@ -44,7 +44,7 @@ from kernsearch.search.pool import candidate
 
 WITHIN = 1 / 1.03
 BUDGETS = (50, 100)
-LONGEST = 200
+LONGEST = 100
 SEARCHERS = "expected,tpe,genetic,local"
 KERNELS = RESULTS / "h200" / "kernels.json.gz"
 
