@@ -38,7 +38,7 @@ from common import RESULTS, keep
 from search_cost import cost
 
 from kernsearch.replay import Budget, Entry, Recording, read, replay, restrictions
-from kernsearch.replay.result import quantile, result, uniform
+from kernsearch.replay.result import BASELINE, quantile, result, uniform
 from kernsearch.replay.run import Run, evaluations
 from kernsearch.search.pool import candidate
 
@@ -68,25 +68,28 @@ def searches(file: str, restrict: str | None, searcher: str, count: int, seeds: 
 
 def recorded(files: Sequence[str], restrict: str | None, seeds: int, searchers: Sequence[str]) -> None:
     for file in files:
-        recording, name = _read(file, restrict), Path(file).name
-        out = RESULTS / "replay" / (name.partition(".")[0].removeprefix("recorded-") + ".json")
-        rows = json.loads(out.read_text())["results"] if out.exists() else []
+        recording = _read(file, restrict)
         for searcher in searchers:
             runs = searches(file, restrict, searcher, max(BUDGETS), seeds)
-            fresh = [result(recording, searcher, runs, n, n).to_json() for n in BUDGETS]
-            rows = [row for row in rows if row["searcher"] != searcher] + [{**row, "file": name} for row in fresh]
-            for row in fresh:
-                print(json.dumps(row), file=sys.stderr)
-        chance = [uniform(recording, n, n).to_json() for n in BUDGETS]
-        rows = [row for row in rows if row["searcher"] != "uniform"] + [{**row, "file": name} for row in chance]
-        told = {
-            "figure": out.stem,
-            "title": f"searches of {name}, {len(recording.entries)} configurations",
-            "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-            "command": "python benchmarks/search_figures.py recorded",
-            "results": rows,
-        }
-        out.write_text(json.dumps(told, indent=1) + "\n")
+            _keep(recording, searcher, [result(recording, searcher, runs, n, n).to_json() for n in BUDGETS])
+        _keep(recording, BASELINE, [uniform(recording, n, n).to_json() for n in BUDGETS])
+
+
+def _keep(recording: Recording, searcher: str, fresh: Sequence[dict[str, Any]]) -> None:
+    """Put the rows of a searcher in place of those that are there."""
+    name = Path(recording.name).name
+    out = RESULTS / "replay" / (name.partition(".")[0].removeprefix("recorded-") + ".json")
+    rows = json.loads(out.read_text())["results"] if out.exists() else []
+    rows = [row for row in rows if row["searcher"] != searcher] + [{**row, "file": name} for row in fresh]
+    told = {
+        "figure": out.stem,
+        "title": f"searches of {name}, {len(recording.entries)} configurations",
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        "command": "python benchmarks/search_figures.py recorded",
+        "results": rows,
+    }
+    out.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"{name}: {searcher}", file=sys.stderr)
 
 
 def table() -> None:
@@ -96,7 +99,7 @@ def table() -> None:
         print("| searcher | after 50 | after 100 | evaluations to 95 % | to 99 % | seeds |")
         print("| --- | --- | --- | --- | --- | --- |")
         rows = {(row["searcher"], row["budget"]): row for row in told["results"]}
-        for searcher in [name for name in (*SEARCHERS.split(","), "uniform") if (name, BUDGETS[0]) in rows]:
+        for searcher in [name for name in (*SEARCHERS.split(","), BASELINE) if (name, BUDGETS[0]) in rows]:
             few, many = (rows[searcher, n] for n in BUDGETS)
             found = [f"{row['fraction']['median']:.3f} / {row['fraction']['p10']:.3f}" for row in (few, many)]
             needed = [many[goal]["evaluations"] for goal in ("to_95", "to_99")]
