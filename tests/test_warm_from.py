@@ -173,9 +173,7 @@ def test_the_command_says_so_in_one_line(tmp_path: Path, where: str, monkeypatch
 # What a search does with them -----------------------------------------------------------------------------------------
 
 
-def test_a_run_tries_what_a_near_shape_on_another_device_taught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_tries_what_a_near_shape_has_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
     how = {"timeout": 30.0, "warm_start": False, "variant": "contraction"}
     rows = [("contraction", {"ROWS": n}, 1e-3 * n) for n in (16, 4)]
