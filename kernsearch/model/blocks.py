@@ -81,7 +81,8 @@ class DeviceKernel(BlockTraffic):
 
     def _keeps(self) -> bool:
         """Is what is read kept until the outputs are made, a stretch of the reduced axis in a block?"""
-        return any(step[0] == "keep" for step in self.matched.annotations)
+        sums = {self.program.keys[name] for name in self.kernel.anchors}
+        return any(step[0] == "keep" and step[1] not in sums for step in self.matched.annotations)
 
     def _starts(self, waves: Numbers) -> Numbers:
         """Starts of blocks that nothing hides: where a block keeps a stretch, others are at work meanwhile."""

@@ -290,6 +290,7 @@ OWN_BLOCKS = replace(
     name="own_blocks",
     what="packed A and B, each thread for itself right before use: for few rows or columns",
     roots=(hole("D", dot("A", "B")),),
+    ann=(*_PACKED, ("grid", "persistent")),
     params=(_MC, _NC, _KC, _MR, _NR),
     constraints=_rules(_MC, _NC, _KC, _MR, _NR),
     efficiency=own_blocks_efficiency,
