@@ -18,6 +18,7 @@ from .. import sizes as expressions
 from ..device import Device
 from ..errors import KernsearchError
 from ..meaning.loops import ASYNCHRONOUS
+from ..program import Annotation
 from .nest import Loop, Numbers
 from .roofline import NAIVE, Cost
 from .traffic import L2_BYTES_CLOCK, BlockTraffic
@@ -81,8 +82,7 @@ class DeviceKernel(BlockTraffic):
 
     def _keeps(self) -> bool:
         """Is what is read kept until the outputs are made, a stretch of the reduced axis in a block?"""
-        sums = {self.program.keys[name] for name in self.kernel.anchors}
-        return any(step[0] == "keep" and step[1] not in sums for step in self.matched.annotations)
+        return bool(self._held)
 
     def _starts(self, waves: Numbers) -> Numbers:
         """Starts of blocks that nothing hides: where a block keeps a stretch, others are at work meanwhile."""
@@ -222,11 +222,16 @@ class DeviceKernel(BlockTraffic):
         return count * math.prod(config[symbol] for symbol in symbols)
 
     @cached_property
+    def _held(self) -> list[Annotation]:
+        """Steps that keep what is read; not those that keep sums."""
+        sums = {self.program.keys[name] for name in self.kernel.anchors}
+        return [step for step in self.matched.annotations if step[0] == "keep" and step[1] not in sums]
+
+    @cached_property
     def _keeping(self) -> tuple[int, list[str]]:
         """(operands that are kept in registers, symbols of a thread's elements of a reduced axis)."""
-        sums = {self.program.keys[name] for name in self.kernel.anchors}
         steps = self.matched.annotations
-        kept = [s for s in steps if s[0] == "keep" and s[2] == "registers" and s[1] not in sums]
+        kept = [s for s in self._held if s[2] == "registers"]
         tiles = [s for s in steps if s[0] == "tile" and s[2] == "thread" and set(s[1]) <= self.reduced]
         return len(kept), [str(step[3]) for step in tiles]
 

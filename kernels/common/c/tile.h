@@ -35,8 +35,9 @@ KS_INLINE void ks_keep(ks_v *v) {
 
 // Defines name(depth, a, a_row, a_k, b, b_k, kept, kept_row, out, out_row):
 //     out[i, 0:width] = kept[i, 0:width] + sum over k of a[i,k] * b[k, 0:width]         with width = nv vectors
-// Without `kept`, NULL, it is the sum alone; out may be kept. A and B are the types of a and b. A_ROW and A_K are the strides of a: parameters or constants. The loop holds loads
-// and multiply-adds only: where two hardware threads share a core, each further instruction costs.
+// Without `kept`, NULL, it is the sum alone; out may be kept. A and B are the types of a and b. A_ROW and A_K are the
+// strides of a: parameters or constants. The loop holds loads and multiply-adds only: where two hardware threads share a
+// core, each further instruction costs.
 #define KS_DEFINE_TILE(name, nv, A, B, A_ROW, A_K)                                                                \
     static __attribute__((noinline, unused)) void name(int64_t depth, const A *restrict a, int64_t a_row,         \
                                                        int64_t a_k, const B *restrict b, int64_t b_k,             \

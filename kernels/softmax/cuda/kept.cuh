@@ -95,11 +95,11 @@ struct ks_stretch {
 // Adds this thread's terms of one field to `a`; `settle` leaves the terms in what registers keep.
 #define KS_OWN_TERMS(name, monoid, s, a, settle)                                            \
     {                                                                                       \
-        _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                                 \
+        _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                            \
         for (int k = 0; k < s.words; k++) {                                                 \
             i.N = s.first + int64_t(k) * Width * V;                                         \
             if (k < s.count) {                                                              \
-                if constexpr (ks_stretch<V, Width, Most>::shared) {                               \
+                if constexpr (ks_stretch<V, Width, Most>::shared) {                         \
                     ks_kept<V> word;                                                        \
                     ks_row_fetch<V>(x, i, word, ks_arrived<ks_operands>{s.places(k)});      \
                     KS_ADD_TERM(name, monoid, word, a, false)                               \

@@ -64,9 +64,9 @@ _SKEWED = Constraint(
 )
 
 
-def _places(of: Reduction, sizes: Sizes) -> Places:
+def _places(of: Reduction, c: Config, sizes: Sizes) -> int:
     """Bytes of shared memory of a block that keeps a row as it was read, or asks for the next one."""
-    return lambda c: c["BM"] * c["WK"] * c["TK"] * sizes["ITEMSIZE"] * len(of.operands) + 2048
+    return c["BM"] * c["WK"] * c["TK"] * sizes["ITEMSIZE"] * len(of.operands) + 2048
 
 
 def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
@@ -76,7 +76,7 @@ def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
         return not c["AHEAD"] or s["M"] * share(c) > c["BM"] * d.sms * c["WAVES"]
 
     def room(c: Config, d: Device, s: Sizes) -> bool:
-        places = _places(of, s)(c)
+        places = _places(of, c, s)
         return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
 
     return (
@@ -90,7 +90,7 @@ def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
 
 def _room(of: Reduction) -> tuple[Constraint, ...]:
     return (
-        Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, s)(c) <= d.shared_block_bytes),
+        Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, c, s) <= d.shared_block_bytes),
         Constraint("blocks that stay are more than fit", lambda c, d, s: c["WAVES"] >= 4),
     )
 
