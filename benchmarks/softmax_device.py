@@ -3,6 +3,7 @@
     check   every variant through all gates, on poisoned buffers against float64; the model's config and random ones
     table   the figures in one run, beside torch and a copy of the same bytes
     try     configs of one problem timed one after the other: where a template's time goes
+    sanitize  Compute Sanitizer over every variant, at shapes with and without whole words
 
 Tuning is benchmarks/device.py's: `tune --workload benchmarks/softmax-h200.toml`. Results lie under $OUT.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import softmax_figures
-from device_run import Deadline, json_of, log, out, python, table
+from device_run import Deadline, json_of, log, out, python, run, table
 
 SELF = "benchmarks/softmax_device.py"
 CHECKS = [
@@ -135,6 +136,69 @@ def times(text: str) -> dict[str, Any]:
     return told
 
 
+SANITIZED = [
+    ("softmax", "bfloat16", "scale,mask"), ("softmax", "float32", "none"), ("softmax", "float16", "bias"),
+    ("softmax_backward", "bfloat16", "none"), ("log_softmax_backward", "float32", "none"),
+]  # fmt: skip
+
+
+def sanitize(deadline: Deadline, tools: str, only: str) -> dict[str, Any]:
+    """A process for each problem and tool; the last line names what ran when it ended."""
+    rows, logs = [], {}
+    for tool in tools.split(","):
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--launch-timeout", "0"]
+        for op, dtype, prologue in SANITIZED:
+            name = f"{tool} {op} {dtype} {prologue}"
+            if only not in name or deadline.left < 20:
+                continue
+            words = json.dumps({"op": op, "dtype": dtype, "shape": "129x1000", "prologue": prologue})
+            done = run([*command, "python3", SELF, "launches", words], min(150, deadline.left))
+            logs[name] = done.text
+            state = {0: "clean", 99: "ERRORS", None: "time over"}.get(done.code, f"exit {done.code}")
+            rows.append((name, state, f"{done.seconds:.0f} s", done.last[:120]))
+    log("softmax-sanitize", logs)
+    table(("problem", "", "time", "last line"), rows)
+    return {"rows": rows}
+
+
+def launches(text: str) -> dict[str, Any]:
+    """Two configs of each variant, once each, at two shapes, and compared with float64; each named before it runs."""
+    import numpy as np
+
+    from kernsearch import registry
+    from kernsearch.backends.cuda import arrays
+    from kernsearch.candidate import lower
+    from kernsearch.gates.reference import Reference
+    from kernsearch.records import Record, fingerprint, now
+    from kernsearch.records.lookup import Hit
+    from kernsearch.runtime.device import DevicePlan
+
+    op, problem, device, backend, found, _ = _opened(json.loads(text))
+    wrong: dict[str, Any] = {}
+    for shape in ((129, 1000), (5, 1003)):
+        here = registry.problem(op.name, "x".join(map(str, shape)), problem.dtype, backend="cuda",
+                                **dict(problem.options))  # fmt: skip
+        made, scalars = op.inputs[0].make(here, np.random.default_rng(0))
+        (block,) = Reference(op, here, made, scalars).blocks()
+        ((_, value),), ((_, allowed),) = block.expected.items(), block.allowed.items()
+        for variant, space in found:
+            for config in (space.sample(random.Random(seed)) for seed in range(2)):
+                name = f"{shape} {variant.name} {' '.join(f'{k}={v}' for k, v in config.items())}"
+                print(name, flush=True)
+                lowered = lower(variant, config, here, backend, device)
+                facts = {"problem": here, "fingerprint": fingerprint.here(lowered, device), "plan": lowered}
+                record = Record(**facts, variant=variant.name, config=config, derivation=(), created=now())
+                plan = DevicePlan(here, device, Hit("chosen", record, ()), "compatible")
+                given = [arrays.from_host(made[o.name]) for o in plan.plan.operands if o.role == "input"]
+                out = arrays.empty(shape, here.dtype)
+                plan(*given, out=out, **scalars)
+                arrays.synchronize()
+                off = np.abs(arrays.to_host(out).astype(np.float64) - value)
+                if not (off <= allowed).all():
+                    wrong[name] = float(off.max())
+    return {"variants": len(found), "wrong": wrong}
+
+
 def figures(deadline: Deadline, groups: str, rounds: int | None) -> dict[str, Any]:
     """Each group in a process of its own; what is there when time is over is the table."""
     found, logs = {}, {}
@@ -163,7 +227,7 @@ def group(text: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    inner = {"gates": gates, "times": times, "group": group}
+    inner = {"gates": gates, "times": times, "group": group, "launches": launches}
     if len(sys.argv) == 3 and sys.argv[1] in inner:
         print(json.dumps(inner[sys.argv[1]](sys.argv[2]), indent=1, default=str))
         return
@@ -182,12 +246,15 @@ def main() -> None:
     tries.add_argument("--op", default="softmax")
     tries.add_argument("--variant", default="")
     tries.add_argument("--count", type=int, default=12)
-    for command in (checks, tables, tries):
+    sanitizes = commands.add_parser("sanitize", help="Compute Sanitizer over every variant")
+    sanitizes.add_argument("--tools", default="memcheck,racecheck,synccheck")
+    sanitizes.add_argument("--only", default="", help="part of a name, like 'memcheck softmax bfloat16'")
+    for command in (checks, tables, tries, sanitizes):
         command.add_argument("--seconds", type=float, default=560.0, help="stop after so long")
     given = vars(parser.parse_args())
     name, seconds = given.pop("command"), given.pop("seconds")
     os.chdir(Path(__file__).resolve().parent.parent)
-    result = {"check": check, "table": figures, "try": trial}[name](Deadline(seconds), **given)
+    result = {"check": check, "table": figures, "try": trial, "sanitize": sanitize}[name](Deadline(seconds), **given)
     (out() / f"softmax-{name}.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
 
 

@@ -206,7 +206,11 @@ class _Run:
     def _reduce(self, monoid: str, value: Array, over: tuple[int, ...]) -> Array:
         function = {"sum": self.xp.sum, "max": self.xp.max}[monoid]
         if self.xp is np:
-            return function(value, axis=over, initial=IDENTITY[monoid])
+            # NumPy adds in pairs along the last axis only; along others an error grows with the length.
+            kept = [at for at in range(value.ndim) if at not in over]
+            rows = np.ascontiguousarray(value.transpose(*kept, *over))
+            rows = rows.reshape(*rows.shape[: len(kept)], math.prod(rows.shape[len(kept) :]))
+            return function(rows, axis=-1, initial=IDENTITY[monoid])
         if all(value.shape[at] for at in over):
             return function(value, axis=over)
         return self.xp.full([n for at, n in enumerate(value.shape) if at not in over], IDENTITY[monoid])

@@ -13,6 +13,7 @@
 // Edges     any extents, 0 included: an empty sum is 0, an empty maximum -inf; any strides.
 
 #include "ks_generated.h"
+#include "compensated.cuh"
 
 static_assert(KS_TM >= 1 && (KS_TM & (KS_TM - 1)) == 0, "TM is not a power of two");
 
@@ -23,14 +24,6 @@ constexpr int PIECE = 128;                 // steps that are added up before the
 #define ks_start_max (-KS_INFINITY)
 #define ks_more_sum(a, b) ((a) + (b))
 #define ks_more_max(a, b) ks_max(a, b)
-
-// `part` added to `whole`; `lost` is what rounding has cost so far (W. Kahan, CACM 8(1), 1965), of finite sums.
-KS_DEVICE void ks_gather_sum(ks_acc &whole, ks_acc &lost, ks_acc part) {
-    const ks_acc more = part - lost, now = whole + more, off = (now - whole) - more;
-    lost = off == off ? off : ks_acc(0);
-    whole = now;
-}
-KS_DEVICE void ks_gather_max(ks_acc &whole, ks_acc &, ks_acc part) { whole = ks_max(whole, part); }
 
 // Several steps of k at a time where there are as many, so that their loads are under way together.
 #define STEPS(r, name, monoid, many)                                                      \

@@ -12,6 +12,7 @@
 
 #include "ks_generated.h"
 #include "across.cuh"
+#include "compensated.cuh"
 
 static_assert(KS_BK % (KS_WK * KS_VEC) == 0, "a turn is no whole number of words of each thread");
 
@@ -24,7 +25,7 @@ KS_DEVICE void rows(const ks_args &x) {
     for (int64_t row = blockIdx.x; row < all; row += gridDim.x) {
         ks_at i;
         i.M = row;
-        ks_acc m = -KS_INFINITY, l = 0;
+        ks_acc m = -KS_INFINITY, l = 0, lost = 0;
         ks_fields f;
         for (int64_t first = threadIdx.x * V; first < columns; first += KS_BK) {
             ks_kept<V> kept[words];
@@ -42,8 +43,9 @@ KS_DEVICE void rows(const ks_args &x) {
 #pragma unroll
                 for (int n = 0; n < V; n++) f.m = ks_max(f.m, term[n]);
             }
-            l *= ks_exp(ks_shift(m, f.m));
-            m = f.m;
+            const ks_acc less = ks_exp(ks_shift(m, f.m));
+            ks_acc part = 0;
+            l *= less, lost *= less, m = f.m;
 #pragma unroll
             for (int k = 0; k < words; k++) {
                 ks_acc term[V];
@@ -51,8 +53,9 @@ KS_DEVICE void rows(const ks_args &x) {
                 if (i.N >= columns) continue;
                 ks_term_l<V>(x, i, f, kept[k], term);
 #pragma unroll
-                for (int n = 0; n < V; n++) l += term[n];
+                for (int n = 0; n < V; n++) part += term[n];
             }
+            ks_gather_sum(l, lost, part);
         }
         f.m = ks_across<ks_maximum, Width>(m, room, turn);
         f.l = ks_across<ks_sum, Width>(l * ks_exp(ks_shift(m, f.m)), room, turn);

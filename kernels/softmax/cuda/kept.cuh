@@ -7,6 +7,7 @@
 
 #include "across.cuh"
 #include "ahead.cuh"
+#include "compensated.cuh"
 
 #ifndef KS_SHARED
 #define KS_SHARED 0
@@ -18,6 +19,8 @@
 static_assert(KS_TK % KS_VEC == 0, "TK is no whole number of words");
 
 extern __shared__ __align__(16) char ks_dynamic[];
+
+constexpr int KS_PIECE = 32;  // words that are added up before they are added to the rest
 
 constexpr int ks_operands = int(sizeof(ks_kept<1>) / sizeof(ks_acc));
 
@@ -108,10 +111,16 @@ struct ks_stretch {
                 }                                                                           \
             }                                                                               \
         }                                                                                   \
-        for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) {                       \
-            ks_kept<V> more;                                                                \
-            ks_row_fetch<V>(x, i, more, ks_direct());                                       \
-            KS_ADD_TERM(name, monoid, more, a, false)                                       \
+        ks_acc lost = 0;                                                                    \
+        for (i.N = s.rest; i.N < s.last;) {                                                 \
+            ks_acc part = ks_none_##monoid;                                                 \
+            const int64_t stop = ks_min(s.last, i.N + int64_t(KS_PIECE) * Width * V);       \
+            for (; i.N < stop; i.N += int64_t(Width) * V) {                                 \
+                ks_kept<V> more;                                                            \
+                ks_row_fetch<V>(x, i, more, ks_direct());                                   \
+                KS_ADD_TERM(name, monoid, more, part, false)                                \
+            }                                                                               \
+            ks_gather_##monoid(a, lost, part);                                              \
         }                                                                                   \
     }
 
