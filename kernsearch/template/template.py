@@ -66,7 +66,7 @@ class Template:
     flags       compiler flags beyond the backend's own
     many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
     launches    on a device: entries in order with their geometry, over sizes of groups (M, N, K, B, S), parameter
-                letters, facts of the device in capitals (SMS) and ITEMSIZE
+                letters, facts of the device in capitals (SMS), WORD where a kernel works on rows, and ITEMSIZE
     maps        on a device: bulk-tensor maps that the kernel takes
     swapped     operands are taken in the order that is not the program's: D = A B as the transpose of B' A'
     """

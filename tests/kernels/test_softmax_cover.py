@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import cache
 from math import prod
 
@@ -15,6 +16,7 @@ from kernsearch.candidate import lower
 from kernsearch.errors import Rejected
 from kernsearch.feasible import FeasibleSpace
 from kernsearch.launch import itemsize
+from kernsearch.sizes import evaluate
 
 BACKEND = backends.get("cuda")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
@@ -91,3 +93,22 @@ def test_every_feasible_config_compiles_and_can_be_launched(arch):
         else:
             assert outcome.evidence["warnings"] == "", chosen[at]
     assert refused == {}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name, options", [("softmax", {"prologue": "scale,bias,mask"}), ("softmax_backward", {})])
+def test_shared_memory_has_a_place_for_each_word_that_is_kept_there(name, options, dtype):
+    """Also where a kernel reads what another one wrote in a wider dtype than the problem's."""
+    of, seen = problem(name, (4096, 2048), dtype, **options), 0
+    for variant in derived(of.at((64, 64)), "cuda").variants:
+        config = {param.name: param.values[-1] for param in variant.params} | {"TK": 16, "WK": 128, "BM": 1}
+        for kernel in lower(variant, config, of, BACKEND, BACKEND.compile_only("sm_90a")).kernels:
+            if not (kernel.defines.get("SHARED") or kernel.defines.get("AHEAD")):
+                continue
+            header = kernel.header
+            word = int(re.search(r"#define KS_VEC (\d+)", header)[1])
+            kept = re.search(r"ks_kept \{\s*(.*?)\s*\};", header, re.DOTALL)[1].count("ks_acc")
+            (launch,) = kernel.launches
+            assert evaluate(launch.shared, {}) >= 128 * 16 // word * kept * 16, variant.name
+            seen += 1
+    assert seen >= 4

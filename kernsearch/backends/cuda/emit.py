@@ -20,6 +20,7 @@ from ..expressions import fold
 from ..views import GROUPS
 from .header import Extras, header
 from .places import assumptions, copy_bytes, packed_roles, place, tensor_map
+from .row_header import word_elements
 
 if TYPE_CHECKING:
     from ...template import Template
@@ -31,11 +32,14 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
     """The launches of one kernel. `config` may hold letters of other kernels of the variant.
 
     Expressions of the template may name groups (M N K B S: extents), OUTPUTS (elements of the largest output), its
-    letters, facts of the device in capitals, and ITEMSIZE. Raises ValueError for an array of a dtype that kernels do
+    letters, facts of the device in capitals, ITEMSIZE, and, where a kernel works on rows, WORD: the elements of a row
+    that move at once. Raises ValueError for an array of a dtype that kernels do
     not read, and Rejected where the template's maps cannot hold an operand.
     """
     letters = dict(config)
     names = _names(binding, letters, device)
+    if any("WORD" in launch.shared for launch in template.launches):
+        names["WORD"] = word_elements(binding)
     packed = {role: place(binding, role) for role in packed_roles(binding, template)}
     copies, end = {}, "0"
     for role, at in packed.items():

@@ -93,10 +93,19 @@ def _moved(view: View, rows: Rows) -> list[tuple[str, tuple[str, ...]]]:
     return [place for place in dict.fromkeys(found) if rows.axis in place[1]]
 
 
+def word_elements(binding: Binding) -> int:
+    """KS_VEC: as many elements as fit a word in the widest of the arrays that move along rows."""
+    rows = rows_of(binding)
+    return _elements(View(binding, rows.groups, "x."), rows)
+
+
+def _elements(view: View, rows: Rows) -> int:
+    return WORD // max((itemsize(view.array(name).dtype) for name, _ in _moved(view, rows)), default=4)
+
+
 def _widths(view: View, rows: Rows) -> Iterator[str]:
     moved = _moved(view, rows)
-    largest = max((itemsize(view.array(name).dtype) for name, _ in moved), default=4)
-    yield f"#define KS_VEC {WORD // largest}"
+    yield f"#define KS_VEC {_elements(view, rows)}"
     conditions = [f"x.e_{c_name(rows.axis)} % V == 0"]
     for name, axes in moved:
         size = itemsize(view.array(name).dtype)

@@ -136,7 +136,7 @@ def _warp_rows(of: Reduction) -> Template:
 
 def _block_rows(of: Reduction, *, shared: bool) -> Template:
     """A row with a block: in its registers, or in its shared memory."""
-    letters, bytes_ = {"WK": _WIDE, "TK": _KEPT}, f"BM * WK * TK * ITEMSIZE * {len(of.operands)}"
+    letters, bytes_ = {"WK": _WIDE, "TK": _KEPT}, f"BM * WK * (TK // WORD) * 16 * {len(of.operands)}"
     return Template(
         name=f"{'shared' if shared else 'block'}_row{of.suffix}",
         backend="cuda",
@@ -166,7 +166,7 @@ def _block_rows(of: Reduction, *, shared: bool) -> Template:
 
 def _cluster_row(of: Reduction, *, shared: bool) -> Template:
     """A row with a cluster: in the registers of its blocks, or in their shared memory."""
-    letters, bytes_ = {"SPLIT": _CLUSTER, "WK": _WIDE, "TK": _KEPT}, f"WK * TK * ITEMSIZE * {len(of.operands)}"
+    letters, bytes_ = {"SPLIT": _CLUSTER, "WK": _WIDE, "TK": _KEPT}, f"WK * (TK // WORD) * 16 * {len(of.operands)}"
     return Template(
         name=f"cluster_{'shared' if shared else 'row'}{of.suffix}",
         backend="cuda",
