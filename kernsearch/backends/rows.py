@@ -37,6 +37,8 @@ class Rows:
     outputs   those that have an element for each of the row, over kept values and fields
     states    those that have one for the whole row
     settles   what is kept of the first operand after the last field is that field's term: the outputs want no more
+    online    the fields are m = max x and l = sum exp(x - m), which may be found together and refer to any maximum on
+              the way: outputs of terms that have settled are those terms over l
     """
 
     axis: str
@@ -46,6 +48,15 @@ class Rows:
     outputs: tuple[Root, ...]
     states: tuple[Root, ...]
     settles: bool
+
+    @property
+    def online(self) -> bool:
+        if [(term.name, term.monoid) for term in self.terms] != [("m", "max"), ("l", "sum")]:
+            return False
+        peak, total = (term.value for term in self.terms)
+        over = ("mul", ("acc", KEPT + next(iter(self.operands))), ("inverse", ("acc", "l")))
+        scaled = not self.settles or all(root.value == over for root in self.outputs)
+        return scaled and total == ("exp", ("shift", peak, ("acc", "m")))
 
 
 def is_rows(binding: Binding) -> bool:

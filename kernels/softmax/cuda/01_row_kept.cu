@@ -1,7 +1,8 @@
 // softmax/01_row_kept: each row read once, all fields computed from what is kept of it, the outputs stored once.
 //
 // Computes  fields over each row in order (m = max x, l = sum exp(x - m)); out = f(x, fields)
-// Idea      WK threads share a row: a part of a warp, a warp, or several warps that meet at a barrier for each field.
+// Idea      WK threads share a row: a part of a warp, a warp, or several warps that meet at a barrier, once for a
+//           maximum and a sum that refers to it.
 //           Words of 16 bytes where all arrays are aligned to them, single elements else. In registers the terms of
 //           the last field take the row's place where the outputs want no more, so that exp is taken once; in shared
 //           memory the row stays as it was read, in half the room for 16-bit elements, so more rows are under way.
@@ -24,8 +25,9 @@ static_assert(KS_BM * KS_WK <= 1024 && KS_BM * KS_WK % 32 == 0, "a block is no w
 template <int V, int Most>
 KS_DEVICE void rows(const ks_args &x) {
     constexpr int Width = KS_WK;
-    __shared__ ks_across_room room;
-    int turn = 0;
+    typedef ks_in_block<ks_found, Width> together;
+    __shared__ typename together::room room;
+    together threads{room};
     const int64_t all = ks_rows(x), columns = ks_columns(x), stride = int64_t(gridDim.x) * KS_BM;
     ks_stretch<V, Width, Most> s;
     ks_at i;
@@ -37,18 +39,9 @@ KS_DEVICE void rows(const ks_args &x) {
         if (KS_BM > 1) s.place(0, i.M < all ? columns : 0, threadIdx.x % Width);
         s.fetch(x, i);
         s.ask(x, i, i.M + stride);
-        ks_fields f;
-#define FIELD(name, monoid, settle)                                                     \
-    {                                                                                   \
-        ks_acc a = ks_none_##monoid;                                                    \
-        KS_OWN_TERMS(name, monoid, s, a, settle)                                        \
-        f.name = ks_across<ks_monoid_##monoid, Width>(a, room, turn);                   \
-    }
-#define EARLY(name, monoid) FIELD(name, monoid, false)
-#define LAST(name, monoid) FIELD(name, monoid, KS_SETTLES)
-        KS_EARLY_FIELDS(EARLY)
-        KS_LAST_FIELD(LAST)
-        ks_put_all(x, i, f, s);
+        ks_fields f, kept;
+        ks_fields_of(x, i, s, threads, f, kept);
+        ks_put_all(x, i, f, kept, s);
     }
 }
 

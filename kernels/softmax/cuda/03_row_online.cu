@@ -11,55 +11,36 @@
 // Edges     any extents, 0 included; any strides; the output may be the input.
 
 #include "ks_generated.h"
-#include "across.cuh"
-#include "compensated.cuh"
+#include "online.cuh"
 
 static_assert(KS_BK % (KS_WK * KS_VEC) == 0, "a turn is no whole number of words of each thread");
 
 template <int V, int Most>
 KS_DEVICE void rows(const ks_args &x) {
     constexpr int Width = KS_WK, words = KS_BK / (KS_WK * V);
-    __shared__ ks_across_room room;
-    int turn = 0;
-    const int64_t all = ks_rows(x), columns = ks_columns(x);
+    typedef ks_in_block<ks_pair, Width> together;
+    __shared__ typename together::room room;
+    together threads{room};
+    const int64_t all = ks_rows(x), columns = ks_columns(x), step = int64_t(Width) * V;
     for (int64_t row = blockIdx.x; row < all; row += gridDim.x) {
         ks_at i;
         i.M = row;
-        ks_acc m = -KS_INFINITY, l = 0, lost = 0;
-        ks_fields f;
+        ks_state own;
         for (int64_t first = threadIdx.x * V; first < columns; first += KS_BK) {
+            const int count = int(ks_min(ks_ceil<int64_t>(columns - first, step), int64_t(words)));
             ks_kept<V> kept[words];
-            f.m = m;
 #pragma unroll
             for (int k = 0; k < words; k++) {
-                i.N = first + k * Width * V;
-                i.N = i.N < columns ? i.N : first;  // read the first word again, which moves no maximum
-                ks_row_fetch<V>(x, i, kept[k], ks_direct());
+                i.N = first + k * step;
+                if (k < count) ks_row_fetch<V>(x, i, kept[k], ks_direct());
             }
-#pragma unroll
-            for (int k = 0; k < words; k++) {
-                ks_acc term[V];
-                ks_term_m<V>(x, i, f, kept[k], term);
-#pragma unroll
-                for (int n = 0; n < V; n++) f.m = ks_max(f.m, term[n]);
-            }
-            const ks_acc less = ks_exp(ks_shift(m, f.m));
-            ks_acc part = 0;
-            l *= less, lost *= less, m = f.m;
-#pragma unroll
-            for (int k = 0; k < words; k++) {
-                ks_acc term[V];
-                i.N = first + k * Width * V;
-                if (i.N >= columns) continue;
-                ks_term_l<V>(x, i, f, kept[k], term);
-#pragma unroll
-                for (int n = 0; n < V; n++) part += term[n];
-            }
-            ks_gather_sum(l, lost, part);
+            i.N = first;
+            ks_take_in<V>(x, i, step, count, kept, own, false);
         }
-        f.m = ks_across<ks_maximum, Width>(m, room, turn);
-        f.l = ks_across<ks_sum, Width>(l * ks_exp(ks_shift(m, f.m)), room, turn);
-        for (i.N = threadIdx.x * V; i.N < columns; i.N += Width * V) {
+        const ks_pair found = threads.template over<ks_online>(ks_pair{own.m, own.l});
+        ks_fields f;
+        f.m = found.m, f.l = found.l;
+        for (i.N = threadIdx.x * V; i.N < columns; i.N += step) {
             ks_kept<V> kept;
             ks_row_fetch<V>(x, i, kept, ks_direct());
             if (KS_SETTLES) {

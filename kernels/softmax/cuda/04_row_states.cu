@@ -14,8 +14,9 @@
 template <int V, int Most>
 KS_DEVICE void slabs(const ks_args &x) {
     constexpr int Width = KS_WK;
-    __shared__ ks_across_room room;
-    int turn = 0;
+    typedef ks_in_block<ks_found, Width> together;
+    __shared__ typename together::room room;
+    together threads{room};
     const int64_t all = ks_rows(x) * ks_slabs(x);
     for (int64_t slab = blockIdx.x; slab < all; slab += gridDim.x) {
         ks_at i;
@@ -23,15 +24,8 @@ KS_DEVICE void slabs(const ks_args &x) {
         ks_stretch<V, Width, Most> s;
         s.place(ks_first(x, i), ks_last(x, i), threadIdx.x);
         s.fetch(x, i);
-        ks_fields f;
-#define FIELD(name, monoid)                                                             \
-    {                                                                                   \
-        ks_acc a = ks_none_##monoid;                                                    \
-        KS_OWN_TERMS(name, monoid, s, a, false)                                         \
-        f.name = ks_across<ks_monoid_##monoid, Width>(a, room, turn);                   \
-    }
-        KS_EARLY_FIELDS(FIELD)
-        KS_LAST_FIELD(FIELD)
+        ks_fields f, kept;
+        ks_fields_of(x, i, s, threads, f, kept);
         if (threadIdx.x == 0) ks_row_state(x, i, f);
     }
 }

@@ -38,7 +38,7 @@ struct ks_stretch {
     static constexpr bool in_words = V == KS_VEC && V > 1;
     static constexpr bool shared = KS_SHARED && in_words, ahead = KS_AHEAD && !KS_SHARED && in_words;
     static constexpr int words = KS_TK / V < Most ? KS_TK / V : Most;
-    static constexpr int together = shared ? 4 : words;  // words of a turn: registers have no index
+    static constexpr int together = shared ? (V < 8 ? 4 : 2) : words;  // words of a turn: registers have no index
     ks_kept<V> kept[shared ? 1 : words];
     int64_t first, last, rest;
     int count;  // words that are kept
@@ -87,6 +87,53 @@ struct ks_stretch {
     }
 };
 
+#if KS_ONLINE
+#include "online.cuh"
+
+typedef ks_pair ks_found;  // what threads bring together
+
+// The state of this thread's elements. Words in registers settle with `kept`, their own maximum.
+template <int V, int Width, int Most>
+KS_DEVICE ks_state ks_own_state(const ks_args &x, ks_at i, ks_stretch<V, Width, Most> &s, ks_acc &kept) {
+    typedef ks_stretch<V, Width, Most> stretch;
+    constexpr int64_t step = int64_t(Width) * V;
+    ks_state own;
+    if constexpr (stretch::shared) {
+        constexpr int many = stretch::together;
+        for (int k = 0; k < s.words; k += many) {
+            ks_kept<V> words[many];
+#pragma unroll
+            for (int j = 0; j < many; j++) {
+                i.N = s.first + (k + j) * step;
+                if (k + j < s.count) ks_row_fetch<V>(x, i, words[j], ks_arrived<ks_operands>{s.places(k + j)});
+            }
+            i.N = s.first + k * step;
+            ks_take_in<V>(x, i, step, s.count - k, words, own, false);
+        }
+    } else {
+        i.N = s.first;
+        ks_take_in<V>(x, i, step, s.count, s.kept, own, KS_SETTLES);
+    }
+    kept = own.m;
+    constexpr int many = V < 4 ? 4 : 1;
+#pragma unroll 1
+    for (int64_t at = s.rest; at < s.last; at += many * step) {
+        const int count = int(ks_min(ks_ceil<int64_t>(s.last - at, step), int64_t(many)));
+        ks_kept<V> words[many];
+#pragma unroll
+        for (int j = 0; j < many; j++) {
+            i.N = at + j * step;
+            if (j < count) ks_row_fetch<V>(x, i, words[j], ks_direct());
+        }
+        i.N = at;
+        ks_take_in<V>(x, i, step, count, words, own, false);
+    }
+    return own;
+}
+#else
+typedef ks_acc ks_found;
+#endif
+
 #define KS_ADD_TERM(name, monoid, word, a, settle)                                          \
     {                                                                                       \
         ks_acc term[V];                                                                     \
@@ -95,9 +142,10 @@ struct ks_stretch {
         if (settle) ks_row_settle<V>(word, term);                                           \
     }
 
-// Adds this thread's terms of one field to `a`; `settle` leaves the terms in what registers keep.
-#define KS_OWN_TERMS(name, monoid, s, a, settle)                                            \
+// One field of the row; `settle` leaves its terms in what registers keep.
+#define KS_FIELD(name, monoid, settle)                                                      \
     {                                                                                       \
+        ks_acc a = ks_none_##monoid, lost = 0;                                              \
         _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                            \
         for (int k = 0; k < s.words; k++) {                                                 \
             i.N = s.first + int64_t(k) * Width * V;                                         \
@@ -111,18 +159,44 @@ struct ks_stretch {
                 }                                                                           \
             }                                                                               \
         }                                                                                   \
-        ks_acc lost = 0;                                                                    \
-        for (i.N = s.rest; i.N < s.last;) {                                                 \
+        _Pragma("unroll 1") for (i.N = s.rest; i.N < s.last;) {                             \
             ks_acc part = ks_none_##monoid;                                                 \
             const int64_t stop = ks_min(s.last, i.N + int64_t(KS_PIECE) * Width * V);       \
-            for (; i.N < stop; i.N += int64_t(Width) * V) {                                 \
+            _Pragma("unroll 1") for (; i.N < stop; i.N += int64_t(Width) * V) {             \
                 ks_kept<V> more;                                                            \
                 ks_row_fetch<V>(x, i, more, ks_direct());                                   \
                 KS_ADD_TERM(name, monoid, more, part, false)                                \
             }                                                                               \
             ks_gather_##monoid(a, lost, part);                                              \
         }                                                                                   \
+        f.name = threads.template over<ks_monoid_##monoid>(a);                              \
     }
+#define KS_EARLY_FIELD(name, monoid) KS_FIELD(name, monoid, false)
+#define KS_SETTLING_FIELD(name, monoid) KS_FIELD(name, monoid, KS_SETTLES)
+
+// The fields of a row, of which `threads` brings together what each has found. `kept` are the fields as words in
+// registers want them: where more than a warp shares a row, maximum and sum are found together, so threads meet once,
+// and the words have settled with a maximum of the thread's own.
+template <int V, int Width, int Most, class Threads>
+KS_DEVICE void ks_fields_of(
+    const ks_args &x, ks_at i, ks_stretch<V, Width, Most> &s, Threads &threads, ks_fields &f, ks_fields &kept
+) {
+#if KS_ONLINE
+    if constexpr (Width > 32) {
+        ks_acc own;
+        const ks_state found = ks_own_state(x, i, s, own);
+        const ks_pair all = threads.template over<ks_online>(ks_pair{found.m, found.l});
+        f.m = all.m, f.l = all.l;
+        kept = f;
+        if (KS_SETTLES) kept.l *= ks_exp_of_shift(f.m, own);  // inf where all words vanish beside the row's maximum
+    } else
+#endif
+    {
+        KS_EARLY_FIELDS(KS_EARLY_FIELD)
+        KS_LAST_FIELD(KS_SETTLING_FIELD)
+        kept = f;
+    }
+}
 
 #define KS_TERM_OF(name, monoid) ks_term_##name
 
@@ -141,7 +215,9 @@ KS_DEVICE void ks_put_fresh(const ks_args &x, const ks_at &i, const ks_fields &f
 
 // Compute and store the outputs of this thread's elements.
 template <int V, int Width, int Most>
-KS_DEVICE void ks_put_all(const ks_args &x, ks_at i, const ks_fields &f, ks_stretch<V, Width, Most> &s) {
+KS_DEVICE void ks_put_all(
+    const ks_args &x, ks_at i, const ks_fields &f, const ks_fields &kept, ks_stretch<V, Width, Most> &s
+) {
 #pragma unroll (ks_stretch<V, Width, Most>::together)
     for (int k = 0; k < s.words; k++) {
         i.N = s.first + int64_t(k) * Width * V;
@@ -149,7 +225,8 @@ KS_DEVICE void ks_put_all(const ks_args &x, ks_at i, const ks_fields &f, ks_stre
         if constexpr (ks_stretch<V, Width, Most>::shared)
             ks_put_fresh<V>(x, i, f, ks_arrived<ks_operands>{s.places(k)});
         else
-            ks_row_put<V>(x, i, f, s.kept[k]);
+            ks_row_put<V>(x, i, kept, s.kept[k]);
     }
+#pragma unroll 1
     for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) ks_put_fresh<V>(x, i, f, ks_direct());
 }

@@ -9,6 +9,7 @@
                                                of words.cuh, which read the arrays, or a kernel's own
     KS_EARLY_FIELDS(FIELD), KS_LAST_FIELD(FIELD)   FIELD(name, sum|max) for each field, in order
     ks_term_<field><V>(x, i, f, kept, out)     what is added up, or of which the maximum is taken
+    KS_ONLINE                                  1 when the fields are m and l as `Rows.online` says
     KS_SETTLES, ks_row_settle<V>(kept, term)   1 when the last field's term takes the first operand's place
     ks_row_put<V>(x, i, f, kept)               compute and store V elements of the outputs that have the row's axis
     ks_row_state(x, i, f)                      compute and store the other outputs
@@ -57,6 +58,7 @@ def row_header(binding: Binding, types: dict[str, str]) -> Iterator[str]:
             f"void ks_term_{c_name(term.name)}({X}, {AT}, const ks_fields &f, const ks_kept<V> &kept, ks_acc (&out)[V])"
         )
         yield _lanes(view, head, [("out[l]", term.value)], rows)
+    yield f"#define KS_ONLINE {int(rows.online)}"
     yield f"#define KS_SETTLES {int(rows.settles)}"
     yield (
         "template <int V>\nKS_DEVICE void ks_row_settle(ks_kept<V> &kept, const ks_acc (&term)[V]) {\n"

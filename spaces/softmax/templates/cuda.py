@@ -26,6 +26,7 @@ _WAVES = Param(
 _IN_SHARED = Param("SHARED", (1,), "a row stays in shared memory")
 _AHEAD = Param("AHEAD", (0, 1), "1: the next row is on its way to shared memory while one is worked on")
 _STREAM = Param("STREAM", (0, 1, 3), "cache policy: 1 stores are first to leave, 3 loads too")
+APART = 40  # registers of a thread beside what it keeps of a row
 HALF = 0.5  # of the places that a block has for a row may stay empty
 
 
@@ -79,7 +80,12 @@ def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
         places = _places(of, c, s)
         return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
 
+    def registers(c: Config, d: Device, s: Sizes) -> bool:
+        threads, wanted = c["BM"] * c["WK"], c["TK"] * len(of.operands) + APART
+        return not c["AHEAD"] or c["WAVES"] == 1 or c["WAVES"] * threads * wanted <= d.registers_sm
+
     return (
+        Constraint("blocks that stay are more than registers for what they keep", registers),
         Constraint("no row comes after the first", several),
         Constraint("what is asked for ahead exceeds shared memory", room),
         Constraint(
