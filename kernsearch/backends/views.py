@@ -41,10 +41,13 @@ class View:
         text = f"(i.{group} / ({' * '.join(f'{self.x}e_{c_name(a)}' for a in later)}))" if later else f"i.{group}"
         return text if axis == axes[0] else f"({text} % {self.x}e_{c_name(axis)})"
 
-    def address(self, name: str, axes: Sequence[str]) -> str:
-        """Where an array holds the element at the current indices of `axes`, given in the array's dimension order."""
-        own = self.array(name).axes
-        terms = sorted(f"{self.index(axis)} * {self.stride(name, own[place])}" for place, axis in enumerate(axes))
+    def address(self, name: str, axes: Sequence[str], along: Mapping[str, str] | None = None) -> str:
+        """Where an array holds the element at the current indices of `axes`, given in the array's dimension order.
+        `along`: program axis -> function of its stride that says how far apart neighbours lie."""
+        own, along = self.array(name).axes, along or {}
+        strides = [(axis, self.stride(name, own[place])) for place, axis in enumerate(axes)]
+        told = [(axis, f"{along[axis]}({stride})" if axis in along else stride) for axis, stride in strides]
+        terms = sorted(f"{self.index(axis)} * {stride}" for axis, stride in told)
         return " + ".join([f"{self.x}p_{c_name(name)}", *terms])
 
     def stride(self, name: str, dimension: str) -> str:

@@ -21,6 +21,10 @@ KS_DEVICE void ks_write_word(W *p, W v) {
         *p = v;
 }
 
+// How far apart neighbours lie that are moved V at a time: words hold none but those side by side.
+template <int V>
+KS_DEVICE int64_t ks_step(int64_t stride) { return V > 1 ? 1 : stride; }
+
 // V neighbours from p on, which is aligned to all of them.
 template <int V, class T>
 KS_DEVICE void ks_take(const T *p, ks_acc (&out)[V]) {

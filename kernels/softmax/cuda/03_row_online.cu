@@ -35,7 +35,7 @@ KS_DEVICE void rows(const ks_args &x) {
                 if (k < count) ks_row_fetch<V>(x, i, kept[k], ks_direct());
             }
             i.N = first;
-            ks_take_in<V>(x, i, step, count, kept, own, false);
+            ks_take_in<false>(x, i, step, count, kept, own, false);
         }
         const ks_pair found = threads.template over<ks_online>(ks_pair{own.m, own.l});
         ks_fields f;

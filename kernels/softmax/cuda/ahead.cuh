@@ -15,11 +15,9 @@ struct ks_places {
     char *at;
     int step, taken = 0;
 
-    // The place for the next array, of which a word has `Bytes` bytes; null where it has none.
-    template <int Bytes>
-    KS_DEVICE char *next() {
-        return Bytes >= 4 && taken < Operands ? at + taken++ * step : nullptr;
-    }
+    // Has the next array a place, if a word of it has `Bytes` bytes?
+    KS_DEVICE bool left(int Bytes) const { return Bytes >= 4 && taken < Operands; }
+    KS_DEVICE char *next() { return at + taken++ * step; }
 };
 
 // Asks for words, and gives zeros instead of them.
@@ -31,7 +29,7 @@ struct ks_asking {
     KS_DEVICE void take(const T *p, ks_acc (&out)[V]) {
         constexpr int bytes = V * int(sizeof(T));
         if constexpr (bytes >= 4) {
-            if (const char *place = places.template next<bytes>()) ks_copy_async<bytes>(ks_shared(place), p, bytes);
+            if (places.left(bytes)) ks_copy_async<bytes>(ks_shared(places.next()), p, bytes);
         }
 #pragma unroll
         for (int l = 0; l < V; l++) out[l] = 0;
@@ -45,9 +43,9 @@ struct ks_arrived {
 
     template <int V, class T>
     KS_DEVICE void take(const T *p, ks_acc (&out)[V]) {
-        if (const char *place = places.template next<V * int(sizeof(T))>()) {
+        if (places.left(V * int(sizeof(T)))) {
             ks_block<T, V> block;
-            block.w[0] = *reinterpret_cast<const typename ks_block<T, V>::word *>(place);
+            block.w[0] = *reinterpret_cast<const typename ks_block<T, V>::word *>(places.next());
 #pragma unroll
             for (int l = 0; l < V; l++) out[l] = ks_to_acc(block.v[l]);
         } else {

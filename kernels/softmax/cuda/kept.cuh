@@ -48,20 +48,18 @@ struct ks_stretch {
         count = int(ks_min(ks_ceil<int64_t>(ks_max(to - first, int64_t(0)), Width * V), int64_t(words)));
     }
 
+    // Are all words there that are kept? Then nothing is tested between them. Elements are always tested.
+    KS_DEVICE bool full() const { return in_words && count == words; }
+
     // The row i.M, all words at once. They differ by constants, which cost no registers for addresses.
-    KS_DEVICE void fetch(const ks_args &x, ks_at i) {
+    KS_DEVICE void fetch(const ks_args &x, const ks_at &i) {
         if constexpr (shared) ask_now(x, i);
         if constexpr (shared || ahead) ks_copy_wait<0>();
         if constexpr (!shared) {
-#pragma unroll
-            for (int k = 0; k < words; k++) {
-                i.N = first + int64_t(k) * Width * V;
-                if (k >= count) continue;
-                if constexpr (ahead)
-                    ks_row_fetch<V>(x, i, kept[k], ks_arrived<ks_operands>{places(k)});
-                else
-                    ks_row_fetch<V>(x, i, kept[k], ks_direct());
-            }
+            if (full())
+                take<true>(x, i);
+            else
+                take<false>(x, i);
         }
     }
 
@@ -71,14 +69,35 @@ struct ks_stretch {
         if (ahead && row < ks_rows(x)) ask_now(x, i);
     }
 
-    KS_DEVICE void ask_now(const ks_args &x, ks_at i) const {
+    KS_DEVICE void ask_now(const ks_args &x, const ks_at &i) const {
+        if (full())
+            ask_for<true>(x, i);
+        else
+            ask_for<false>(x, i);
+        ks_copy_commit();
+    }
+
+    template <bool All>
+    KS_DEVICE void take(const ks_args &x, ks_at i) {
+#pragma unroll
+        for (int k = 0; k < words; k++) {
+            i.N = first + int64_t(k) * Width * V;
+            if (!All && k >= count) continue;
+            if constexpr (ahead)
+                ks_row_fetch<V>(x, i, kept[k], ks_arrived<ks_operands>{places(k)});
+            else
+                ks_row_fetch<V>(x, i, kept[k], ks_direct());
+        }
+    }
+
+    template <bool All>
+    KS_DEVICE void ask_for(const ks_args &x, ks_at i) const {
 #pragma unroll together
         for (int k = 0; k < words; k++) {
             ks_kept<V> none;
             i.N = first + int64_t(k) * Width * V;
-            if (k < count) ks_row_fetch<V>(x, i, none, ks_asking<ks_operands>{places(k)});
+            if (All || k < count) ks_row_fetch<V>(x, i, none, ks_asking<ks_operands>{places(k)});
         }
-        ks_copy_commit();
     }
 
     static KS_DEVICE ks_places<ks_operands> places(int k) {
@@ -92,6 +111,25 @@ struct ks_stretch {
 
 typedef ks_pair ks_found;  // what threads bring together
 
+// Words in shared memory, a few at a time.
+template <bool All, int V, int Width, int Most>
+KS_DEVICE void ks_take_shared(const ks_args &x, ks_at i, const ks_stretch<V, Width, Most> &s, ks_state &own) {
+    constexpr int64_t step = int64_t(Width) * V;
+    constexpr int turn = ks_stretch<V, Width, Most>::together, all = ks_stretch<V, Width, Most>::words;
+    constexpr int many = turn < all ? turn : all;
+    static_assert(all % many == 0, "words of a thread are no whole number of turns");
+    for (int k = 0; k < all; k += many) {
+        ks_kept<V> words[many];
+#pragma unroll
+        for (int j = 0; j < many; j++) {
+            i.N = s.first + (k + j) * step;
+            if (All || k + j < s.count) ks_row_fetch<V>(x, i, words[j], ks_arrived<ks_operands>{s.places(k + j)});
+        }
+        i.N = s.first + k * step;
+        ks_take_in<All>(x, i, step, s.count - k, words, own, false);
+    }
+}
+
 // The state of this thread's elements. Words in registers settle with `kept`, their own maximum.
 template <int V, int Width, int Most>
 KS_DEVICE ks_state ks_own_state(const ks_args &x, ks_at i, ks_stretch<V, Width, Most> &s, ks_acc &kept) {
@@ -99,20 +137,16 @@ KS_DEVICE ks_state ks_own_state(const ks_args &x, ks_at i, ks_stretch<V, Width, 
     constexpr int64_t step = int64_t(Width) * V;
     ks_state own;
     if constexpr (stretch::shared) {
-        constexpr int many = stretch::together;
-        for (int k = 0; k < s.words; k += many) {
-            ks_kept<V> words[many];
-#pragma unroll
-            for (int j = 0; j < many; j++) {
-                i.N = s.first + (k + j) * step;
-                if (k + j < s.count) ks_row_fetch<V>(x, i, words[j], ks_arrived<ks_operands>{s.places(k + j)});
-            }
-            i.N = s.first + k * step;
-            ks_take_in<V>(x, i, step, s.count - k, words, own, false);
-        }
+        if (s.full())
+            ks_take_shared<true>(x, i, s, own);
+        else
+            ks_take_shared<false>(x, i, s, own);
     } else {
         i.N = s.first;
-        ks_take_in<V>(x, i, step, s.count, s.kept, own, KS_SETTLES);
+        if (s.full())
+            ks_take_in<true>(x, i, step, s.count, s.kept, own, KS_SETTLES);
+        else
+            ks_take_in<false>(x, i, step, s.count, s.kept, own, KS_SETTLES);
     }
     kept = own.m;
     constexpr int many = V < 4 ? 4 : 1;
@@ -126,7 +160,7 @@ KS_DEVICE ks_state ks_own_state(const ks_args &x, ks_at i, ks_stretch<V, Width, 
             if (j < count) ks_row_fetch<V>(x, i, words[j], ks_direct());
         }
         i.N = at;
-        ks_take_in<V>(x, i, step, count, words, own, false);
+        ks_take_in<false>(x, i, step, count, words, own, false);
     }
     return own;
 }
@@ -142,22 +176,28 @@ typedef ks_acc ks_found;
         if (settle) ks_row_settle<V>(word, term);                                           \
     }
 
+#define KS_OWN_WORDS(name, monoid, a, settle, all)                                          \
+    _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                                \
+    for (int k = 0; k < s.words; k++) {                                                     \
+        i.N = s.first + int64_t(k) * Width * V;                                             \
+        if (!all && k >= s.count) continue;                                                 \
+        if constexpr (ks_stretch<V, Width, Most>::shared) {                                 \
+            ks_kept<V> word;                                                                \
+            ks_row_fetch<V>(x, i, word, ks_arrived<ks_operands>{s.places(k)});              \
+            KS_ADD_TERM(name, monoid, word, a, false)                                       \
+        } else {                                                                            \
+            KS_ADD_TERM(name, monoid, s.kept[k], a, settle)                                 \
+        }                                                                                   \
+    }
+
 // One field of the row; `settle` leaves its terms in what registers keep.
 #define KS_FIELD(name, monoid, settle)                                                      \
     {                                                                                       \
         ks_acc a = ks_none_##monoid, lost = 0;                                              \
-        _Pragma("unroll (ks_stretch<V, Width, Most>::together)")                            \
-        for (int k = 0; k < s.words; k++) {                                                 \
-            i.N = s.first + int64_t(k) * Width * V;                                         \
-            if (k < s.count) {                                                              \
-                if constexpr (ks_stretch<V, Width, Most>::shared) {                         \
-                    ks_kept<V> word;                                                        \
-                    ks_row_fetch<V>(x, i, word, ks_arrived<ks_operands>{s.places(k)});      \
-                    KS_ADD_TERM(name, monoid, word, a, false)                               \
-                } else {                                                                    \
-                    KS_ADD_TERM(name, monoid, s.kept[k], a, settle)                         \
-                }                                                                           \
-            }                                                                               \
+        if (s.full()) {                                                                     \
+            KS_OWN_WORDS(name, monoid, a, settle, true)                                     \
+        } else {                                                                            \
+            KS_OWN_WORDS(name, monoid, a, settle, false)                                    \
         }                                                                                   \
         _Pragma("unroll 1") for (i.N = s.rest; i.N < s.last;) {                             \
             ks_acc part = ks_none_##monoid;                                                 \
@@ -213,20 +253,30 @@ KS_DEVICE void ks_put_fresh(const ks_args &x, const ks_at &i, const ks_fields &f
     ks_row_put<V>(x, i, f, word);
 }
 
-// Compute and store the outputs of this thread's elements.
-template <int V, int Width, int Most>
-KS_DEVICE void ks_put_all(
-    const ks_args &x, ks_at i, const ks_fields &f, const ks_fields &kept, ks_stretch<V, Width, Most> &s
+template <bool All, int V, int Width, int Most>
+KS_DEVICE void ks_put_words(
+    const ks_args &x, ks_at i, const ks_fields &f, const ks_fields &kept, const ks_stretch<V, Width, Most> &s
 ) {
 #pragma unroll (ks_stretch<V, Width, Most>::together)
     for (int k = 0; k < s.words; k++) {
         i.N = s.first + int64_t(k) * Width * V;
-        if (k >= s.count) continue;
+        if (!All && k >= s.count) continue;
         if constexpr (ks_stretch<V, Width, Most>::shared)
             ks_put_fresh<V>(x, i, f, ks_arrived<ks_operands>{s.places(k)});
         else
             ks_row_put<V>(x, i, kept, s.kept[k]);
     }
+}
+
+// Compute and store the outputs of this thread's elements.
+template <int V, int Width, int Most>
+KS_DEVICE void ks_put_all(
+    const ks_args &x, ks_at i, const ks_fields &f, const ks_fields &kept, const ks_stretch<V, Width, Most> &s
+) {
+    if (s.full())
+        ks_put_words<true>(x, i, f, kept, s);
+    else
+        ks_put_words<false>(x, i, f, kept, s);
 #pragma unroll 1
     for (i.N = s.rest; i.N < s.last; i.N += int64_t(Width) * V) ks_put_fresh<V>(x, i, f, ks_direct());
 }

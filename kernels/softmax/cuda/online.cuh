@@ -9,9 +9,9 @@ struct ks_state {
     ks_acc m = -KS_INFINITY, l = 0, lost = 0;
 };
 
-// Takes in the first `count` words, `step` elements apart, the first of which is i.N: the maximum is raised first, so that
-// no term exceeds 1. `settle` leaves the terms in the words.
-template <int V, int Words>
+// Takes in the first `count` words, all of them if `All`, `step` elements apart, the first of which is first.N: the
+// maximum is raised first, so that no term exceeds 1. `settle` leaves the terms in the words.
+template <bool All, int V, int Words>
 KS_DEVICE void ks_take_in(
     const ks_args &x, const ks_at &first, int64_t step, int count, ks_kept<V> (&kept)[Words], ks_state &s, bool settle
 ) {
@@ -22,7 +22,7 @@ KS_DEVICE void ks_take_in(
     for (int k = 0; k < Words; k++) {
         ks_acc term[V];
         i.N = first.N + k * step;
-        if (k >= count) continue;
+        if (!All && k >= count) continue;
         ks_term_m<V>(x, i, f, kept[k], term);
 #pragma unroll
         for (int n = 0; n < V; n++) f.m = ks_max(f.m, term[n]);
@@ -34,7 +34,7 @@ KS_DEVICE void ks_take_in(
     for (int k = 0; k < Words; k++) {
         ks_acc term[V];
         i.N = first.N + k * step;
-        if (k >= count) continue;
+        if (!All && k >= count) continue;
         ks_term_l<V>(x, i, f, kept[k], term);
 #pragma unroll
         for (int n = 0; n < V; n++) part += term[n];

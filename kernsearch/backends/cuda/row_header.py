@@ -30,6 +30,7 @@ from ..views import View, c_name
 from .lanes import element
 
 WORD = 16  # bytes that move at once
+STEP = "ks_step<V>"
 SLAB_STEP = 64
 X, AT = "const ks_args &x", "const ks_at &i"
 
@@ -138,7 +139,8 @@ def _lanes(
             if (load[1], load[2]) not in names:
                 names[load[1], load[2]] = name = f"l{len(names)}"
                 how_read = take if rows.axis in load[2] else "ks_take_one"
-                lines += [f"ks_acc {name}[V];", f"{how_read}<V>({view.address(load[1], load[2])}, {name});"]
+                address = view.address(load[1], load[2], {rows.axis: STEP})
+                lines += [f"ks_acc {name}[V];", f"{how_read}<V>({address}, {name});"]
 
     def kept(name: str) -> str:
         return f"kept.{c_name(name.removeprefix(KEPT))}[l]" if name.startswith(KEPT) else f"f.{c_name(name)}"
@@ -158,7 +160,7 @@ def _put(view: View, rows: Rows) -> Iterator[str]:
     for number, root in enumerate(rows.outputs):
         declared.append(f"ks_acc v{number}[V];")
         values.append((f"v{number}[l]", root.value))
-        stores.append(f"ks_give<V>({view.address(root.array, root.axes)}, v{number});")
+        stores.append(f"ks_give<V>({view.address(root.array, root.axes, {rows.axis: STEP})}, v{number});")
     head = f"void ks_row_put({X}, {AT}, const ks_fields &f, const ks_kept<V> &kept)"
     text = _lanes(view, head, values, rows, stores)
     first = text.index("{\n") + 2
