@@ -25,15 +25,21 @@ from .traffic import L2_BYTES_CLOCK, BlockTraffic
 
 OVERLAP = 0.1  # share of the time of the resources that are not the slowest which is not hidden
 LATENCY_S = 9e-7  # from asking for data in memory until it is there
-EXCHANGE_S = 2.4e-6  # blocks of a cluster that give each other two values, one after the other
+EXCHANGE_S = 5e-7  # blocks of a cluster that give each other what they found of a row
+AHEAD_SHOWN = 0.25  # share of the other resources' time that shows where the next stretch is asked for ahead
+KEPT_SHOWN = 0.3  # the same where a block keeps a stretch, of that of as many blocks as a multiprocessor has
+KEPT_OPERATIONS = 0.5  # FLOPs of the peak that an operation on what is kept costs
+SPILLED = 5.0  # bytes that move for each byte that is spilled
 STEP_S = 6e-8  # of a thread that adds up, several loads under way
 ALONG_ROWS = 5.0  # how much longer a step takes where neighbours in memory belong to one thread
 BLOCK_S = 1.2e-6  # starting a block: barriers, descriptors, the first fetch
 SYNCHRONOUS = 0.55  # share of the rate left when a step's fetch and its arithmetic take turns
 MMA_SYNC = 0.62  # share of the tensor rate that mma.sync reaches where wgmma exists
+KEEPING_APART = 40  # registers of a thread that keeps a stretch, beside it, as the kernels ask for
 REGISTERS_APART = 48  # of a thread, beside its sums
 KEPT_APART = 24  # registers of a thread beside what it keeps of a row
 MOST_REGISTERS = 65536  # of a block
+WORD_BYTES = 16  # that a kernel on rows moves at once
 BY_THREADS = 2.0  # how much longer threads take to store a tile of sums than the copy engine
 LOST = 8.0  # multiprocessors that clusters of more than two blocks cannot use
 PACKED = 0.5  # share of the copy rate at which rows of any alignment are copied
@@ -100,7 +106,7 @@ class DeviceKernel(BlockTraffic):
             return np.array(OVERLAP)
         ahead = self._numbers("AHEAD") if "AHEAD" in self.configs[0] else np.zeros(())
         rows = np.prod(np.stack([self._spread(loop.size) for loop in blocks]), axis=0)
-        return np.where(ahead > 0, OVERLAP, np.maximum(OVERLAP, 1 / (resident * rows)))
+        return np.where(ahead > 0, AHEAD_SHOWN, np.maximum(OVERLAP, KEPT_SHOWN / (resident * rows)))
 
     def _threads(self) -> Numbers:
         return np.array(float(self.device.facts.get("sms", 1)))
@@ -147,7 +153,8 @@ class DeviceKernel(BlockTraffic):
         sms = float(self.device.facts.get("sms", 1))
         usable = self._usable(sms)
         waves = np.ceil(count / (usable * resident))
-        each = (sums * padded / self._share() + 2 * others) / np.maximum(count, 1)
+        others = others * (KEPT_OPERATIONS if self._keeps() else 2.0)
+        each = (sums * padded / self._share() + others) / np.maximum(count, 1)
         turns = np.floor(count / (usable * resident))  # in which every multiprocessor has all the blocks that fit
         busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
         # All multiprocessors together are held to less than what one can do, by the power that they draw.
@@ -203,13 +210,13 @@ class DeviceKernel(BlockTraffic):
         launch = self.matched.template.launches[-1] if self.matched.template.launches else None
         found = []
         for config in self.configs:
-            names: Mapping[str, int] = {**self.sizes, **config, "SMS": int(facts.get("sms", 1))}
-            shared, threads = self._geometry(launch, names)
+            shared, threads = self._geometry(launch, config)
             sums = 1
             for step in self.matched.annotations:
                 if step[0] == "tile" and step[2] == "block" and step[3] in config:
                     sums *= config[step[3]]
-            wanted = sums // max(threads, 1) + REGISTERS_APART + self._kept(config)
+            apart = KEEPING_APART if self._keeps() else REGISTERS_APART
+            wanted = sums // max(threads, 1) + apart + self._kept(config)
             registers = min(255, MOST_REGISTERS // max(threads, 1), wanted) if launch is not None else 64
             fit = occupancy(self.device, registers=registers, threads=threads, shared=shared)
             found.append(max(1, min(fit, config.get("WAVES", fit))))
@@ -242,14 +249,15 @@ class DeviceKernel(BlockTraffic):
         launch = self.matched.template.launches[-1] if self.matched.template.launches else None
         spilled = []
         for config in self.configs:
-            threads = self._geometry(launch, {**self.sizes, **config, "SMS": self.device.facts.get("sms", 1)})[1]
+            threads = self._geometry(launch, config)[1]
             room = min(255, MOST_REGISTERS // max(threads, 1)) - KEPT_APART
-            spilled.append(4 * 2 * threads * max(0, self._kept(config) - room))
+            spilled.append(SPILLED * 4 * 2 * threads * max(0, self._kept(config) - room))
         return np.array(spilled, dtype=float) * self._count(blocks)
 
-    @staticmethod
-    def _geometry(launch: object, names: Mapping[str, int]) -> tuple[int, int]:
+    def _geometry(self, launch: object, config: Mapping[str, int]) -> tuple[int, int]:
         """(bytes of shared memory, threads) of a block; a guess where an expression needs what is not known here."""
+        word = WORD_BYTES // max((operand.itemsize for operand in self.operands), default=4)
+        names = {**self.sizes, **config, "SMS": int(self.device.facts.get("sms", 1)), "WORD": word}
         try:
             return tuple(expressions.evaluate(getattr(launch, part), names) for part in ("shared", "block"))  # type: ignore[return-value]
         except (AttributeError, KeyError, KernsearchError):
