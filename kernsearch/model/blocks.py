@@ -206,7 +206,6 @@ class DeviceKernel(BlockTraffic):
 
     def _occupancy(self) -> Numbers:
         """Blocks that fit one multiprocessor, by shared memory, threads and an estimate of registers."""
-        facts = self.device.facts
         launch = self.matched.template.launches[-1] if self.matched.template.launches else None
         found = []
         for config in self.configs:

@@ -228,7 +228,9 @@ KS_DEVICE void ks_fields_of(
         const ks_pair all = threads.template over<ks_online>(ks_pair{found.m, found.l});
         f.m = all.m, f.l = all.l;
         kept = f;
-        if (KS_SETTLES) kept.l *= ks_exp_of_shift(f.m, own);  // inf where all words vanish beside the row's maximum
+#if KS_SETTLES
+        kept.share = ks_exp_of_shift(own, f.m);
+#endif
     } else
 #endif
     {

@@ -48,7 +48,7 @@ from ..rows import is_rows
 from ..views import GROUPS, View, c_name
 from .lanes import element, fetch_lanes, put_lanes
 from .places import PITCH, Place
-from .row_header import row_header
+from .row_header import more_fields, row_header
 
 TYPES = {"float64": "double", "float32": "float", "float16": "ks_f16", "bfloat16": "ks_bf16", "uint8": "uint8_t"}
 SLAB_STEP = 64  # slabs of a reduction are whole multiples of this
@@ -69,6 +69,7 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
     if odd := [array for array in binding.arrays if array.dtype not in TYPES]:
         raise ValueError(f"array {odd[0].name} is {odd[0].dtype}: CUDA kernels read and write {', '.join(TYPES)}")
     fields = _accumulators(binding)
+    more = more_fields(binding) if is_rows(binding) else ()
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
         "#pragma once",
@@ -77,7 +78,7 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
         '#include "kernsearch.cuh"',
         *_arguments(binding, extras),
         "struct ks_at {\n    int64_t S = 0, B = 0, M = 0, N = 0, K = 0;\n};",
-        f"struct ks_fields {{\n    ks_acc {', '.join(map(c_name, fields))};\n}};",
+        "\n    ".join(("struct ks_fields {", f"ks_acc {', '.join(map(c_name, fields))};", *more)) + "\n};",
         f"#define KS_RESULT {c_name(fields[0])}",
         *_body(binding, extras),
     ]

@@ -9,7 +9,8 @@
                                                of words.cuh, which read the arrays, or a kernel's own
     KS_EARLY_FIELDS(FIELD), KS_LAST_FIELD(FIELD)   FIELD(name, sum|max) for each field, in order
     ks_term_<field><V>(x, i, f, kept, out)     what is added up, or of which the maximum is taken
-    KS_ONLINE                                  1 when the fields are m and l as `Rows.online` says
+    KS_ONLINE                                  1 when the fields are m and l as `Rows.online` says; f.share is then 1,
+                                               and exp(m' - m) for words that settled with m' for m
     KS_SETTLES, ks_row_settle<V>(kept, term)   1 when the last field's term takes the first operand's place
     ks_row_put<V>(x, i, f, kept)               compute and store V elements of the outputs that have the row's axis
     ks_row_state(x, i, f)                      compute and store the other outputs
@@ -31,6 +32,7 @@ from .lanes import element
 
 WORD = 16  # bytes that move at once
 STEP = "ks_step<V>"
+SHARE = "share"
 SLAB_STEP = 64
 X, AT = "const ks_args &x", "const ks_at &i"
 
@@ -96,6 +98,12 @@ def _moved(view: View, rows: Rows) -> list[tuple[str, tuple[str, ...]]]:
     return [place for place in dict.fromkeys(found) if rows.axis in place[1]]
 
 
+def more_fields(binding: Binding) -> tuple[str, ...]:
+    """Members of ks_fields beside the fields."""
+    rows = rows_of(binding)
+    return (f"ks_acc {SHARE} = 1;",) if rows.online and rows.settles else ()
+
+
 def word_elements(binding: Binding) -> int:
     """KS_VEC: as many elements as fit a word in the widest of the arrays that move along rows."""
     rows = rows_of(binding)
@@ -158,8 +166,11 @@ def _lanes(
 def _put(view: View, rows: Rows) -> Iterator[str]:
     declared, values, stores = [], [], []
     for number, root in enumerate(rows.outputs):
+        value = root.value
+        if rows.online and rows.settles:  # as `Rows.online` says, a product with the sum's inverse
+            value = ("mul", value[1], ("mul", value[2], ("acc", SHARE)))
         declared.append(f"ks_acc v{number}[V];")
-        values.append((f"v{number}[l]", root.value))
+        values.append((f"v{number}[l]", value))
         stores.append(f"ks_give<V>({view.address(root.array, root.axes, {rows.axis: STEP})}, v{number});")
     head = f"void ks_row_put({X}, {AT}, const ks_fields &f, const ks_kept<V> &kept)"
     text = _lanes(view, head, values, rows, stores)
