@@ -29,10 +29,9 @@ class Points:
         self._at = {name: {v: i / (len(values) - 1) for i, v in enumerate(values)} for name, values in domains.items()}
         names = {name: set(name.split("+")) for name in variants}
         told = sorted({part for parts in names.values() for part in parts})
-        parts = [part for part in told if any(part not in have for have in names.values())]
-        self._variant = {name: [float(part in have) for part in parts] for name, have in names.items()}
+        self._parts = [part for part in told if any(part not in have for have in names.values())]
         coordinates = [sorted({*at.values(), MISSING}) for at in self._at.values()]
-        self.levels = [np.array(told) for told in [*coordinates, *([0.0, 1.0] for _ in parts)]]
+        self.levels = [np.array(told) for told in [*coordinates, *([0.0, 1.0] for _ in self._parts)]]
         self.letters = len(self.levels)
         self._advice = tuple(advice)
         self._row: dict[Candidate, int] = {}  # to its row of the table, which grows
@@ -61,9 +60,11 @@ class Points:
             columns = [np.asarray(advise(variant, configs), float) for advise in self._advice]
             with np.errstate(divide="ignore", invalid="ignore"):
                 advised = [np.where(np.isfinite(c) & (c > 0), np.log(c), np.nan) for c in columns]
+            have = set(variant.split("+"))  # perhaps of an earlier run that searched more variants than this one
+            parts = [float(part in have) for part in self._parts]
             for i, (wanted, config) in enumerate(zip(group, configs, strict=True)):
                 letters = [_place(at, config.get(name)) for name, at in self._at.items()]
-                self._keep(wanted, [*letters, *self._variant[variant], *(c[i] for c in advised)])
+                self._keep(wanted, [*letters, *parts, *(c[i] for c in advised)])
 
     def _keep(self, wanted: Candidate, row: Sequence[float]) -> None:
         if (place := self._row.setdefault(wanted, len(self._row))) == len(self._table):
