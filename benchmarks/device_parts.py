@@ -12,7 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import figures_h200
-from device_run import CACHE, WORK, Deadline, Done, json_of, kernsearch, log, out, python, run, table
+from device_run import (
+    CACHE,
+    SANITIZED_AS,
+    SANITIZER_FOUND,
+    WORK,
+    Deadline,
+    Done,
+    json_of,
+    kernsearch,
+    log,
+    out,
+    python,
+    run,
+    sanitized,
+    table,
+)  # fmt: skip
 
 Result = dict[str, Any] | None
 
@@ -224,21 +239,25 @@ def sanitize(deadline: Deadline, dtype: str, rung: str, shape: str, tools: str) 
     if not configs:
         print(chosen.text)
     for tool in tools.split(","):
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--launch-timeout", "0"]
         if deadline.left > 20:
-            planted = run([*command, "python3", *WORK, "fault", tool], min(120, deadline.left))
+            planted = sanitized(tool, [*WORK, "fault", tool], min(120, deadline.left))
             logs[f"{tool} fault"] = planted.text
             rows.append(
-                (tool, "planted fault", "found" if planted.code == 99 else "NOT FOUND", f"{planted.seconds:.0f} s")
+                (
+                    tool,
+                    "planted fault",
+                    "found" if planted.code == SANITIZER_FOUND else "NOT FOUND",
+                    f"{planted.seconds:.0f} s",
+                )
             )
         for name, config in configs.items():
             if deadline.left < 20:
                 rows.append((tool, name, "no time left", ""))
                 continue
             words = json.dumps({"rung": name, "config": config, "shape": shape, "dtype": dtype})
-            done = run([*command, "python3", *WORK, "rung", words], min(150, deadline.left))
+            done = sanitized(tool, [*WORK, "rung", words], min(150, deadline.left))
             logs[f"{tool} {name}"] = done.text
-            state = {0: "clean", 99: "ERRORS", None: "time over"}.get(done.code, f"exit {done.code}: {done.last}")
+            state = SANITIZED_AS.get(done.code, f"exit {done.code}: {done.last}")
             rows.append((tool, name, state, f"{done.seconds:.0f} s"))
     log("sanitize", logs)
     table(("tool", "kernel", "", "time"), rows)

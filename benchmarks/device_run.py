@@ -76,6 +76,16 @@ def kernsearch(arguments: Sequence[str], timeout_s: float, **variables: str) -> 
     return python(["-m", "kernsearch.cli", *arguments], timeout_s, **variables)
 
 
+SANITIZER_FOUND = 99  # exit status
+SANITIZED_AS = {0: "clean", SANITIZER_FOUND: "ERRORS", None: "time over"}  # by exit status
+
+
+def sanitized(tool: str, arguments: Sequence[str], timeout_s: float) -> Done:
+    """A Python program under one tool of Compute Sanitizer."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND), "--launch-timeout", "0"]
+    return run([*command, "python3", *arguments], timeout_s)
+
+
 def json_of(text: str) -> str:
     """The part of an output that is one JSON object: from the first line that is a brace to the last."""
     lines = text.splitlines()

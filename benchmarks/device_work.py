@@ -158,18 +158,23 @@ def _expected(problem: Any, made: Any, scalars: Any) -> Any:
 
 def _plan(problem: Any, device: Any, asked: Any) -> Any:
     """A plan for one config, without a search."""
+    from kernsearch.derive import derive
+
+    variants = derive(problem, registry.op("gemm"), registry.templates("cuda")).variants
+    variant = next(v for v in variants if v.name == asked["rung"])
+    config = asked["config"] or choose(asked["shape"], asked["dtype"], asked["rung"])["rungs"][asked["rung"]]
+    return chosen_plan(problem, device, variant, config)
+
+
+def chosen_plan(problem: Any, device: Any, variant: Any, config: Any) -> Any:
+    """What the runtime would call if a record named this variant and config."""
     from kernsearch import records
     from kernsearch.candidate import lower
-    from kernsearch.derive import derive
     from kernsearch.records import fingerprint
     from kernsearch.records.lookup import Hit
     from kernsearch.runtime.device import DevicePlan
 
-    backend = backends.get("cuda")
-    variants = derive(problem, registry.op("gemm"), registry.templates("cuda")).variants
-    variant = next(v for v in variants if v.name == asked["rung"])
-    config = asked["config"] or choose(asked["shape"], asked["dtype"], asked["rung"])["rungs"][asked["rung"]]
-    plan = lower(variant, config, problem, backend, device)
+    plan = lower(variant, config, problem, backends.get("cuda"), device)
     made = {"problem": problem, "fingerprint": fingerprint.here(plan, device), "plan": plan, "variant": variant.name}
     record = records.Record(**made, config=config, derivation=(), created=records.now())
     return DevicePlan(problem, device, Hit("chosen", record, ()), "compatible")

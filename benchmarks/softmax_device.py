@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import softmax_figures
-from device_run import Deadline, json_of, log, out, python, run, table
+from device_run import SANITIZED_AS, Deadline, json_of, log, out, python, sanitized, table
 
 SELF = "benchmarks/softmax_device.py"
 CHECKS = [
@@ -146,15 +146,14 @@ def sanitize(deadline: Deadline, tools: str, only: str) -> dict[str, Any]:
     """A process for each problem and tool; the last line names what ran when it ended."""
     rows, logs = [], {}
     for tool in tools.split(","):
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--launch-timeout", "0"]
         for op, dtype, prologue in SANITIZED:
             name = f"{tool} {op} {dtype} {prologue}"
             if only not in name or deadline.left < 20:
                 continue
             words = json.dumps({"op": op, "dtype": dtype, "shape": "129x1000", "prologue": prologue})
-            done = run([*command, "python3", SELF, "launches", words], min(150, deadline.left))
+            done = sanitized(tool, [SELF, "launches", words], min(150, deadline.left))
             logs[name] = done.text
-            state = {0: "clean", 99: "ERRORS", None: "time over"}.get(done.code, f"exit {done.code}")
+            state = SANITIZED_AS.get(done.code, f"exit {done.code}")
             rows.append((name, state, f"{done.seconds:.0f} s", done.last[:120]))
     log("softmax-sanitize", logs)
     table(("problem", "", "time", "last line"), rows)
@@ -164,16 +163,13 @@ def sanitize(deadline: Deadline, tools: str, only: str) -> dict[str, Any]:
 def launches(text: str) -> dict[str, Any]:
     """Two configs of each variant, once each, at two shapes, and compared with float64; each named before it runs."""
     import numpy as np
+    from device_work import chosen_plan
 
     from kernsearch import registry
     from kernsearch.backends.cuda import arrays
-    from kernsearch.candidate import lower
     from kernsearch.gates.reference import Reference
-    from kernsearch.records import Record, fingerprint, now
-    from kernsearch.records.lookup import Hit
-    from kernsearch.runtime.device import DevicePlan
 
-    op, problem, device, backend, found, _ = _opened(json.loads(text))
+    op, problem, device, _, found, _ = _opened(json.loads(text))
     wrong: dict[str, Any] = {}
     for shape in ((129, 1000), (5, 1003)):
         here = registry.problem(op.name, "x".join(map(str, shape)), problem.dtype, backend="cuda",
@@ -185,10 +181,7 @@ def launches(text: str) -> dict[str, Any]:
             for config in (space.sample(random.Random(seed)) for seed in range(2)):
                 name = f"{shape} {variant.name} {' '.join(f'{k}={v}' for k, v in config.items())}"
                 print(name, flush=True)
-                lowered = lower(variant, config, here, backend, device)
-                facts = {"problem": here, "fingerprint": fingerprint.here(lowered, device), "plan": lowered}
-                record = Record(**facts, variant=variant.name, config=config, derivation=(), created=now())
-                plan = DevicePlan(here, device, Hit("chosen", record, ()), "compatible")
+                plan = chosen_plan(here, device, variant, config)
                 given = [arrays.from_host(made[o.name]) for o in plan.plan.operands if o.role == "input"]
                 out = arrays.empty(shape, here.dtype)
                 plan(*given, out=out, **scalars)

@@ -64,10 +64,7 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
     forward = [row for name in ("float32", "bfloat16") for row in found.get(name, {}).get("results", ())]
     torch = [ratio for row in forward if (ratio := _ratio(row, "torch"))]
     copies = {row["problem"]: share for row in forward if (share := _of_copy(row))}
-    quack = []
-    for row in forward:
-        if (of := _beside(row["problem"])) and (share := _of_copy(row)):
-            quack.append(share / (of[0] / of[1]))
+    quack = [share / (of[0] / of[1]) for key, share in copies.items() if (of := _beside(key))]
     large = [share for key, share in copies.items() if moved(key) >= LARGE_BYTES]
     backward = [r for row in found.get("backward", {}).get("results", ()) if (r := _ratio(row, "torch"))]
     return [

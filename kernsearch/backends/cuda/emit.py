@@ -33,8 +33,8 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
 
     Expressions of the template may name groups (M N K B S: extents), OUTPUTS (elements of the largest output), its
     letters, facts of the device in capitals, ITEMSIZE, and, where a kernel works on rows, WORD: the elements of a row
-    that move at once. Raises ValueError for an array of a dtype that kernels do
-    not read, and Rejected where the template's maps cannot hold an operand.
+    that move at once. Raises ValueError for an array of a dtype that kernels do not read, and Rejected where the
+    template's maps cannot hold an operand.
     """
     letters = dict(config)
     names = _names(binding, letters, device)
