@@ -31,8 +31,9 @@ GROUPS = {
     "bfloat16": Group("bfloat16", TWELVE),
     "float16": Group("float16", TWELVE),
     "float32": Group("float32", TWELVE[:6]),
-    "epilogue": Group("bfloat16", TWELVE[:1], ("torch", "torch-compile"),
-                      options={"layout": "nt", "epilogue": "bias,gelu_tanh"}),
+    "epilogue": Group("bfloat16", TWELVE[:1], ("torch", "torch-compile"), options={"epilogue": "bias,gelu_tanh"}),
+    "linear": Group("bfloat16", TWELVE[:1], ("torch", "torch-compile"),
+                    options={"layout": "nt", "epilogue": "bias,gelu_tanh"}),
     "default": Group("bfloat16", TWELVE, ours="default"),
     "host": Group("", ()),
 }  # fmt: skip
@@ -65,9 +66,11 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
         told += [Row(f"{name}: {shape}", ratios.get(shape), 1.0, 1.6) for shape in SKINNY]
     single = _ratios(found.get("float32", {}), "torch")
     told.append(Row(f"float32: geometric mean of {len(single)}", _mean(single.values()), 0.95, 1.05))
-    for peer, floor, target in (("torch", 1.1, 1.2), ("torch-compile", 1.0, 1.1)):
-        fused = _ratios(found.get("epilogue", {}), peer)
-        told.append(Row(f"bias + gelu at {TWELVE[0]} against {peer}", _mean(fused.values()), floor, target))
+    for group, layout in (("epilogue", "nn"), ("linear", "nt")):
+        for peer, floor, target in (("torch", 1.1, 1.2), ("torch-compile", 1.0, 1.1)):
+            fused = _ratios(found.get(group, {}), peer)
+            what = f"bias + gelu at {TWELVE[0]} {layout} against {peer}"
+            told.append(Row(what, _mean(fused.values()), floor, target))
     without = _ratios(found.get("default", {}), "torch")
     told.append(Row(f"no record: geometric mean of {len(without)}", _mean(without.values()), 0.6, 0.85))
     host = found.get("host", {})
