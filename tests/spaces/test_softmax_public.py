@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -70,6 +72,17 @@ def test_strides_of_every_kind_are_taken():
     for x in (backwards, narrow, turned, spread, turned.T, room.astype(">f4")):
         close(ks.softmax(x), plain(x))
         close(ks.softmax(x, 0), plain(x, 0))
+
+
+def test_rows_further_apart_than_2_to_the_31_elements_are_reached():
+    far = (1 << 31) + 3
+    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)
+    memory = mmap.mmap(-1, 4 * (far + 64), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    rows = np.lib.stride_tricks.as_strided(np.frombuffer(memory, "float32"), (2, 50), (4 * far, 4))
+    rows[...] = x = numbers((2, 50))
+    close(ks.softmax(rows), plain(x))
+    ks.softmax(rows, out=rows)
+    close(rows, plain(x))
 
 
 def test_the_result_goes_where_it_is_wanted():
