@@ -21,7 +21,7 @@ from .rules.schedule import Trie
 from .space import Constraint, Op, Param
 from .template import Matched, Template
 
-__all__ = ["Derivation", "Step", "Variant", "derive", "explore", "replay"]
+__all__ = ["Derivation", "Step", "Variant", "annotation", "derive", "explore", "replay"]
 
 FIRST = "fuse_maps"  # before any other fusion and before a split
 COMBINATIONS = 64  # of templates kept for one partition, those of the fewest different templates first
@@ -163,6 +163,13 @@ class Fits:
 
     def runnable(self, program: Program) -> bool:
         return all(self.full(program, kernel) for kernel in program.kernels)
+
+
+def annotation(choice: Sequence[Any], names: Mapping[str, str]) -> str:
+    """A schedule step in words: 'tile m block MC', 'move A pack'. `names` of values by key; others go without."""
+    kind, what, *rest = choice
+    of = names.get(what, "") if isinstance(what, str) else "".join(what)
+    return " ".join(filter(None, (kind, of, *map(str, rest))))
 
 
 def derive(problem: Problem, op: Op, templates: Sequence[Template]) -> Derivation:

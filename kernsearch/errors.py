@@ -57,6 +57,14 @@ class PeerError(KernsearchError):
     """A library to compare with is unknown or not installed."""
 
 
+class DashboardError(KernsearchError):
+    """The dashboard is not installed, or its port cannot be had."""
+
+
+class FigureError(KernsearchError):
+    """A picture cannot be drawn or written."""
+
+
 class NothingSurvived(KernsearchError):
     """No candidate passed all gates; `reasons` counts why, by 'gate: reason'."""
 

@@ -11,6 +11,7 @@ import pytest
 from kernsearch.spaces.gemm.ladder import RUNGS
 
 from kernsearch import backends, registry
+from kernsearch.cases import climbed as climbed_before
 from kernsearch.cases import ladder
 from kernsearch.cli import main
 from kernsearch.errors import CacheError, ProblemError
@@ -118,7 +119,7 @@ def test_a_recording_that_cannot_be_printed_is_refused_in_one_line(
     told = json.loads(json.dumps(climbed))
     spoil(told)
     with pytest.raises(CacheError) as error:
-        ladder.recording(told)
+        climbed_before.recording(told)
     assert complaint in str(error.value) and "\n" not in str(error.value)
 
 

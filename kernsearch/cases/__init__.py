@@ -4,9 +4,18 @@ A case names arms (candidates) and comparisons between them. Its prediction is w
 measured; the verdict is computed from the raw samples alone, so that other samples give another verdict.
 """
 
+from typing import Any
+
 from . import recordings
 from .case import Arm, Case, Comparison, cases, find, listed
-from .run import run
 from .verdict import judged, recording
 
 __all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "listed", "recording", "recordings", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .running import run  # with all that compiles and measures, which looking at recordings does without
+
+    return run

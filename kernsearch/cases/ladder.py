@@ -16,7 +16,7 @@ from .. import backends, launch, model, registry
 from ..backends import Backend, Compiled
 from ..candidate import Candidate, array_bytes
 from ..device import Device
-from ..errors import CacheError, NothingSurvived, ProblemError, Rejected
+from ..errors import NothingSurvived, ProblemError, Rejected
 from ..gates import open_bench
 from ..measure import policy, quick
 from ..measure.rounds import interleaved
@@ -28,10 +28,11 @@ from ..sizes import evaluate
 from ..tune.compiling import compiled
 from ..tune.prospects import Prospects
 from ..tune.request import Request
-from .prepare import LARGE, waves
-from .run import COMPILE_TIMEOUT_S, device_facts, keep
+from ..tune.shown import asked_bytes, waves
+from .climbed import SCHEMA
+from .prepare import LARGE
+from .running import COMPILE_TIMEOUT_S, device_facts, keep
 
-SCHEMA = 1  # of what `ladder --json` prints
 TRIED = 6  # configs of each rung
 ROUNDS = 11
 Listener = Callable[[str], None]
@@ -102,20 +103,6 @@ def run(
     if out is not None:
         keep(out, told)
     return told
-
-
-def recording(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recorded ladder if it has all that is printed. Raises CacheError."""
-    lacking = [key for key in ("schema", "problem", "device", "date", "floor_s", "flops") if key not in data]
-    if lacking or data["schema"] != SCHEMA:
-        raise CacheError(f"want a ladder of schema {SCHEMA}" + (f", {lacking[0]!r} is missing" if lacking else ""))
-    for number, row in enumerate(data["rungs"], 1):
-        if not isinstance(row, dict):
-            raise CacheError(f"rung {number} of the ladder: want an object")
-        wanted = ("rung", "predicted_s", "of_floor", "config") if "median_s" in row else ("rung",)
-        if absent := [key for key in wanted if key not in row]:
-            raise CacheError(f"rung {number} of the ladder: {absent[0]!r} is missing")
-    return data
 
 
 def floor_s(problem: Problem, roof: Ceilings) -> float:
@@ -189,7 +176,7 @@ def _resources(plan: Any, evidence: list[dict[str, Any]], problem: Problem, devi
         return found
     _, names = launch.call_at(plan, problem.shape, int(device.threads))
     sizes = {**names, "ITEMSIZE": launch.itemsize(problem.dtype)}
-    dynamic = max(evaluate(entry.shared, sizes) for entry in launches)
+    dynamic = asked_bytes(plan, problem, device)
     static = max((int(e.get("shared_bytes", 0)) for e in evidence), default=0)
     threads = max(evaluate(entry.block, sizes) for entry in launches)
     blocks = occupancy(device, registers=int(found.get("registers", 32)), threads=threads, shared=dynamic + static)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .. import launch, model, registry
+from .. import model, registry
 from ..backends import Backend
 from ..candidate import Candidate
 from ..device import Device
@@ -16,9 +15,9 @@ from ..model import Prediction
 from ..model.ceilings import Ceilings
 from ..plan import Plan
 from ..problem import Problem
-from ..sizes import evaluate
 from ..tune.prospects import Prospects
 from ..tune.request import Request
+from ..tune.shown import waves
 from .case import Arm
 
 if TYPE_CHECKING:
@@ -87,22 +86,3 @@ def prepared(arm: Arm, op_name: str, backend: Backend, device: Device, ceilings:
     candidate = Candidate.of(name, config)
     plan = prospects.plan(candidate)
     return Prepared(arm, op, problem, candidate, plan, prediction, waves(plan, problem, device))
-
-
-def waves(plan: Plan, problem: Problem, device: Device) -> float | None:
-    """Blocks of the largest launch by multiprocessors; tiles, not blocks, where a persistent kernel has fewer."""
-    launches = [entry for kernel in plan.kernels for entry in kernel.launches]
-    if not launches:
-        return None
-    _, names = launch.call_at(plan, problem.shape, int(device.threads))
-    sizes = {**names, "ITEMSIZE": launch.itemsize(problem.dtype)}
-    counts = []
-    for kernel in plan.kernels:
-        tiles = 1
-        for letter, size in (("BM", "M"), ("BN", "N")):
-            if letter in kernel.defines and size in sizes:
-                tiles *= -(-sizes[size] // kernel.defines[letter])
-        tiles *= kernel.defines.get("SPLIT", 1)
-        for entry in kernel.launches:
-            counts.append(max(prod(evaluate(part, sizes) for part in entry.grid), tiles))
-    return max(counts) / int(device.facts.get("sms", 1))

@@ -35,7 +35,7 @@ def cli() -> None:
 
 for command in (
     tuning.tune, timing.bench, looking.explain, looking.graph, studies.ladder, studies.case, looking.show, cache.cache,
-    looking.doctor, replaying.replay, replaying.export,
+    looking.dashboard, looking.doctor, replaying.replay, replaying.export,
 ):  # fmt: skip
     cli.add_command(command)
 

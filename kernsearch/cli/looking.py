@@ -1,7 +1,9 @@
-"""Looking at derivations, records and the machine."""
+"""Looking at derivations, studies, records and the machine."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -26,7 +28,7 @@ def explain(op: str, shape: str, as_json: bool, space_file: str | None, **option
 @click.command()
 @problem_options
 @space_option
-@click.option("--format", "form", default="json", show_default=True, metavar="FORM", help="json, graphml or dot.")
+@click.option("--format", "form", default="json", show_default=True, metavar="FORM", help="json, graphml, dot or svg.")
 def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any) -> None:
     """Write the derivation graph to standard output."""
     from ..problem import parse_shape
@@ -34,6 +36,29 @@ def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any
 
     use_space(space_file)
     click.echo(derivation_graph(op, form=form, shape=parse_shape(shape), **named_options(options)))
+
+
+@click.command()
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--storage", default=None, metavar="URL", help="As of tune.  [default: SQLite in the data folder]")
+def dashboard(port: int, storage: str | None) -> None:
+    """Show the studies in a browser, also while they grow.
+
+    Serves optuna-dashboard on this machine alone, for reading only, until Ctrl-C. A search that goes on is not
+    disturbed.
+
+    \b
+    kernsearch dashboard
+    kernsearch dashboard --storage runs.db --port 8081
+    """
+    from ..report.dashboard import address, open_server, yield_processor
+
+    with open_server(port, storage) as server:
+        yield_processor()
+        click.echo(f"{address(server)}\nCtrl-C ends it")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @click.command()

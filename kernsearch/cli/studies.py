@@ -22,22 +22,24 @@ from .common import json_option, named_options, optional_problem, print_json, pr
     help="Print a recorded ladder; nothing is measured. The key of a device takes the one that is shipped.",
 )
 @click.option("--out", default=None, metavar="FILE", help="Write the data there, predictions before measuring.")
+@click.option("--plot", default=None, metavar="FILE", help="Draw it as well; the ending says how: svg, png, pdf.")
 @click.option("--tried", default=6, show_default=True, metavar="N", help="Configs tried of each rung.")
 def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None,
-           out: str | None, **options: Any) -> None:  # fmt: skip
+           out: str | None, plot: str | None, **options: Any) -> None:  # fmt: skip
     """Climb from the plainest kernel to the best, prediction beside measurement.
 
     \b
     kernsearch ladder gemm --shape 4096x4096x4096
     kernsearch ladder gemm --from recorded.json
+    kernsearch ladder gemm --from cuda-nvidia-h200-sm90a --plot ladder.svg
     """
-    from ..cases import ladder as ladders
-    from ..cases import recordings
+    from ..cases import climbed, recordings
     from ..report.cases import print_ladder
 
     if recorded is not None:
-        told = ladders.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"))
+        told = climbed.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"))
     else:
+        from ..cases import ladder as ladders
         from ..problem import parse_shape
 
         if op is None or shape is None:
@@ -46,6 +48,10 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
         told = ladders.run(op, shape=parse_shape(shape), out=None if out is None else Path(out),
                            listener=progress(as_json), **named_options(options))  # fmt: skip
     print_json(told) if as_json else print_ladder(told)
+    if plot is not None:
+        from ..report.ladder_plot import plot_ladder
+
+        plot_ladder(Path(plot), told)
 
 
 @click.command()

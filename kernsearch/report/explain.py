@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from .. import backends, launch, model, registry
 from ..claims import Claims, claims
-from ..derive import Derivation, Variant, derive
+from ..derive import Derivation, Variant, annotation, derive
 from ..errors import CacheError
 from ..feasible import FeasibleSpace
 from ..model import ceilings
@@ -117,13 +117,6 @@ def _after(derivation: Derivation, key: str, step: Any) -> Any:
         if data["step"] == step:
             return derivation.graph.nodes[reached]["program"]
     raise AssertionError("a path follows the edges of its graph")
-
-
-def annotation(choice: Sequence[Any], names: Mapping[str, str]) -> str:
-    """A schedule step in words: 'tile m block MC', 'move A pack'. `names` of values by key; others go without."""
-    kind, what, *rest = choice
-    of = names.get(what, "") if isinstance(what, str) else "".join(what)
-    return " ".join(filter(None, (kind, of, *map(str, rest))))
 
 
 def _row(rule: str, what: str, cost: Claims, before: Claims | None) -> dict[str, Any]:

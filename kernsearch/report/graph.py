@@ -1,4 +1,4 @@
-"""`kernsearch graph`: the derivation graph as JSON, GraphML or DOT."""
+"""`kernsearch graph`: the derivation graph as JSON, GraphML, DOT or SVG."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 from .. import backends, registry
 from ..derive import Derivation, Fits, derive
-from ..errors import SpaceError
+from ..device import Device
+from ..errors import CacheError, SpaceError
+from ..problem import Problem
 from ..program import graphml
+from ..records import lookup
+from . import graph_svg
 
-FORMS = ("json", "graphml", "dot")
+FORMS = ("json", "graphml", "dot", "svg")
 
 
 def derivation_graph(
@@ -24,11 +28,33 @@ def derivation_graph(
     found = registry.op(op)
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
     templates = registry.templates(backend.name)
-    data = as_data(derive(problem, found, templates), Fits(templates))
+    derivation = derive(problem, found, templates)
+    data = as_data(derivation, Fits(templates))
     data["problem"] = problem.key
+    if (winner := _winner(derivation, problem, where)) is not None:
+        data["winner"] = winner
     if form == "json":
         return json.dumps(data, indent=2)
+    if form == "svg":
+        return graph_svg.picture(data)
     return dot(data) if form == "dot" else graphml(_flat(data))
+
+
+def _winner(derivation: Derivation, problem: Problem, device: Device) -> dict[str, Any] | None:
+    """The variant that would be loaded here, where it comes from, and the programs on the way to it."""
+    try:
+        hit = lookup.store().find(problem, device)
+    except CacheError:
+        return None
+    variant = {v.name: v for v in derivation.variants}.get(hit.record.variant)
+    if variant is None:
+        return None
+    path = [derivation.root.key]
+    for step in variant.path:
+        steps = derivation.graph.out_edges(path[-1], data=True)
+        path.append(next(reached for _, reached, data in steps if data["step"] == step))
+    return {"variant": variant.name, "from": "tuned" if hit.kind in ("exact", "compatible") else "not tuned here",
+            "path": path, "templates": [template.name for template in variant.templates]}  # fmt: skip
 
 
 def as_data(derivation: Derivation, fits: Fits) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from .. import registry, sources
+from ..derive import annotation
 from ..errors import CacheError, KernsearchError
 from ..records import Record, lookup, read
-from .explain import annotation
 from .units import duration, size, spelled
 
 

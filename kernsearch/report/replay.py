@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from ..errors import RecordingError
 from ..replay.recording import Recording
 from ..replay.result import BASELINE, Result, quantile, uniform
 from ..replay.run import Run, after
+from . import figures
 from .units import duration
 
 
@@ -38,37 +38,25 @@ def print_replay(recording: Recording, results: Sequence[Result]) -> None:
 
 def plot_replay(path: Path, runs: Sequence[tuple[Recording, dict[str, list[Run]]]]) -> None:
     """Draw the median and the band from the 10th to the 90th percentile over evaluations, a panel for each recording,
-    the closed-form random search dashed. The format is that of the file's ending. Raises RecordingError."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise RecordingError("--plot wants matplotlib: pip install 'kernsearch[explore]'") from error
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "kernsearch"  # so that the same data make the same file
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(runs), figsize=(6.0 * len(runs), 4.0), squeeze=False)
-    for panel, (recording, by_searcher) in zip(panels[0], runs, strict=True):
-        longest = max(len(run.steps) for found in by_searcher.values() for run in found)
-        counts = range(1, longest + 1)
-        for searcher, found in by_searcher.items():
-            bands = {q: [quantile([after(run, n) for run in found], q) for n in counts] for q in (0.1, 0.5, 0.9)}
-            (line,) = panel.plot(counts, bands[0.5], label=searcher)
-            panel.fill_between(counts, bands[0.1], bands[0.9], alpha=0.15, color=line.get_color(), linewidth=0)
-        chance = [uniform(recording, min(n, len(recording.entries)), None).fraction for n in counts]
-        panel.plot(counts, [c["median"] for c in chance], "k--", linewidth=1, label="random, closed form")
-        panel.plot(counts, [c["p10"] for c in chance], "k:", linewidth=1)
-        panel.set(
-            xlabel="evaluations", ylabel="fraction of the best", title=Path(recording.name).name, ylim=(None, 1.01)
-        )
-        panel.legend(loc="lower right")
-    figure.tight_layout()
-    try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (ValueError, OSError) as error:
-        raise RecordingError(f"--plot {str(path)!r}: {error}") from error
-    finally:
-        pyplot.close(figure)
+    the closed-form random search dashed. The format is that of the file's ending. Raises FigureError."""
+    with figures.drawing() as pyplot:
+        figure, panels = pyplot.subplots(1, len(runs), figsize=(6.0 * len(runs), 4.0), squeeze=False)
+        for panel, (recording, by_searcher) in zip(panels[0], runs, strict=True):
+            longest = max(len(run.steps) for found in by_searcher.values() for run in found)
+            counts = range(1, longest + 1)
+            for searcher, found in by_searcher.items():
+                bands = {q: [quantile([after(run, n) for run in found], q) for n in counts] for q in (0.1, 0.5, 0.9)}
+                (line,) = panel.plot(counts, bands[0.5], label=searcher)
+                panel.fill_between(counts, bands[0.1], bands[0.9], alpha=0.15, color=line.get_color(), linewidth=0)
+            chance = [uniform(recording, min(n, len(recording.entries)), None).fraction for n in counts]
+            panel.plot(counts, [c["median"] for c in chance], "k--", linewidth=1, label="random, closed form")
+            panel.plot(counts, [c["p10"] for c in chance], "k:", linewidth=1)
+            panel.set(
+                xlabel="evaluations", ylabel="fraction of the best", title=Path(recording.name).name, ylim=(None, 1.01)
+            )
+            panel.legend(loc="lower right")
+        figure.tight_layout()
+        figures.save(figure, path)
 
 
 def _to(evaluations: float | None, seconds: float | None) -> str:

@@ -16,6 +16,7 @@ from .expecting import EXPECTED, Expecting
 from .genetic import Genetic
 from .guided import Guided
 from .narrowing import domains_of, narrowed, space_hash
+from .notes import Page
 from .outcome import Ask, Counts, Past
 from .points import Advice
 from .pool import Candidate, Pool, Proposal, candidate
@@ -172,6 +173,10 @@ class Search:
         self._seen.add(ask.number)
         self._pool.known.pop(ask.candidate, None)
         self._searcher.dropped(ask.candidate)
+
+    def annotate(self, pages: Mapping[int | None, Page]) -> None:
+        """Write notes and files of trials by number, and the study's own note under None, in one transaction."""
+        self._study.annotate(pages)
 
     def enqueue(self, variant: str, config: Mapping[str, int], origin: str) -> bool:
         """Ask this candidate next, or the feasible one that resembles it most. False when the study knows it already

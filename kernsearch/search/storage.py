@@ -22,6 +22,7 @@ _TRIALS: Any = models.TrialModel.__table__
 _PARAMS: Any = models.TrialParamModel.__table__
 _ATTRS: Any = models.TrialUserAttributeModel.__table__
 _SYSTEM: Any = models.TrialSystemAttributeModel.__table__
+_PAGES: Any = models.StudySystemAttributeModel.__table__
 _VALUES: Any = models.TrialValueModel.__table__
 
 # Statements are made once: SQLAlchemy looks up what it compiled by a key that takes longer to make than to run them.
@@ -94,6 +95,20 @@ class Storage(optuna.storages.RDBStorage):
             of = {"trial_id": trial_id}
             _insert(connection, _ATTRS, _rows(of, {key: value for key, value in attrs.items() if key not in known}))
             _insert(connection, _VALUES, _values(of, values))
+
+    def annotate(self, study_id: int, attrs: Mapping[str, Any]) -> None:
+        """System attributes of a study in one transaction, new ones and others."""
+        if not attrs:
+            return
+        of = {"study_id": study_id}
+        with self.engine.begin() as connection:
+            # Whoever writes pages holds the study: two processes never add the same attribute.
+            connection.execute(update(_STUDIES).where(_STUDIES.c.study_id == study_id).values(study_id=study_id))
+            known = set(connection.execute(select(_PAGES.c.key).where(_PAGES.c.study_id == study_id)).scalars())
+            for key in attrs.keys() & known:
+                this = (_PAGES.c.study_id == study_id) & (_PAGES.c.key == key)
+                connection.execute(update(_PAGES).where(this).values(value_json=json.dumps(attrs[key])))
+            _insert(connection, _PAGES, _rows(of, {key: value for key, value in attrs.items() if key not in known}))
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -28,6 +28,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState, create_trial
 
 from ..errors import StorageError
+from ..settings import data_dir
+from .notes import Page, attributes, keep
 from .storage import Storage
 
 State = Literal["running", "measured", "refused", "failed"]
@@ -74,14 +76,18 @@ def _trial(t: optuna.trial.FrozenTrial) -> Trial:
 
 
 class Studies:
-    """The studies of a storage, to look at. Raises StorageError for a storage that cannot be read."""
+    """The studies of a storage, to look at. Raises StorageError for a storage that cannot be read.
+
+    storage  Optuna's own object for it, which reads a trial that has ended once only and writes to no file
+    """
 
     def __init__(self, url: str):
         self.url = url
-        if "://" not in url and not os.path.isfile(url):
+        file = file_of(url)
+        if file is not None and not file.is_file():
             raise StorageError(f"storage {url!r}: want an SQLite file, a journal ending in .log, or an Optuna URL")
         with _guarded(url, ValueError, RuntimeError, KeyError), _quiet():
-            self._storage = _open(url)
+            self._storage = self.storage = optuna.storages.get_storage(_open(url, to_write=False))
             found = optuna.get_all_study_names(self._storage)
         self.names: list[str] = sorted(found)
 
@@ -184,6 +190,27 @@ class Study:
                 self._storage.set_trial_system_attr(id, _LEASE, lease)
             except optuna.exceptions.UpdateFinishedTrialError:
                 return
+
+    def annotate(self, pages: Mapping[int | None, Page]) -> None:
+        """Notes and files of trials by number, and of the study itself under None, for the dashboard. Files that cannot
+        be written are left out: no search ends for them."""
+        folder = None if self.url is None else artifacts_of(self.url)
+        with self._guard(KeyError):
+            old = self._storage.get_study_system_attrs(self._id)
+            changed: dict[str, Any] = {}
+            for number, page in pages.items():
+                id = None if number is None else self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+                try:
+                    for text in page.files.values() if folder is not None else ():
+                        keep(folder, text)
+                except OSError:
+                    page = Page(page.note)
+                changed |= attributes(page, id, old)
+            if isinstance(backend := self._backend, Storage):
+                backend.annotate(self._id, changed)
+            else:
+                for key, value in changed.items():
+                    self._storage.set_study_system_attr(self._id, key, value)
 
     def close(self) -> None:
         with self._guard():
@@ -311,21 +338,39 @@ def plain(attrs: Mapping[str, Any]) -> dict[str, Attr]:
     return out
 
 
-def _open(url: str | None) -> optuna.storages.BaseStorage:
+def file_of(url: str) -> Path | None:
+    """The file that a storage is, or None where it is none. Raises StorageError for what is no URL."""
+    if "://" not in url:
+        return Path(url)
+    with _guarded(url, ValueError):
+        parsed = sqlalchemy.make_url(url)
+    return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
+
+
+def artifacts_of(url: str) -> Path:
+    """The folder of the files of a storage's trials: beside an SQLite file or a journal, else in the data folder."""
+    file = file_of(url)
+    return data_dir() / "artifacts" if file is None else file.absolute().with_suffix(".artifacts")
+
+
+def _open(url: str | None, *, to_write: bool = True) -> optuna.storages.BaseStorage:
+    """`to_write=False`: nothing is written to an SQLite file or a journal, not even a lock."""
     if url is None:
         return optuna.storages.InMemoryStorage()
     if "://" not in url:
         url = os.path.abspath(url)  # the lock of a journal is a link to its target
         if url.endswith(".log"):
             lock = JournalFileSymlinkLock(url, grace_period=_GRACE_S)
-            _mend(Path(url), lock)
+            if to_write:
+                _mend(Path(url), lock)
             return optuna.storages.JournalStorage(JournalFileBackend(url, lock_obj=lock))
         url = f"sqlite:///{url}"
     parsed = sqlalchemy.make_url(url)
     options: dict[str, Any] = {"pool_pre_ping": True}
     if parsed.get_backend_name() == "sqlite":
         args, kwargs = parsed.get_dialect()().create_connect_args(parsed)
-        options = {"creator": partial(_connect_sqlite, *args, **{**kwargs, "timeout": _BUSY_S})}
+        connect = _connect_sqlite if to_write else _connect_to_read
+        options = {"creator": partial(connect, *args, **{**kwargs, "timeout": _BUSY_S})}
     for last in (False, False, False, True):
         try:
             return Storage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=dict(options))
@@ -341,6 +386,12 @@ def _connect_sqlite(*args: Any, **kwargs: Any) -> sqlite3.Connection:
     connection = sqlite3.connect(*args, **kwargs)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
+    return connection
+
+
+def _connect_to_read(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+    connection = sqlite3.connect(*args, **kwargs)
+    connection.execute("PRAGMA query_only=ON")
     return connection
 
 

@@ -48,6 +48,7 @@ def conclude(session: Session) -> Result:
     session.note(told.sentence)
     record = _record(session, finalists[names[told.keep]], default, played, told)
     path, recorded = _write(session, record)
+    session.pages.end(finalists, played, told)
     return Result(
         record=record,
         path=path,

@@ -30,11 +30,12 @@ from ..records import lookup
 from ..search import DEFAULT, Ask, Past, Search, transfer
 from ..search.points import Advice
 from ..space import Op
-from . import sources
+from . import shown, sources
 from .compiling import Compiling, Outcome
 from .interrupts import Interrupts
 from .memory import give_back
 from .outcome import Event, Listener
+from .pages import Pages
 from .prospects import Prospects
 from .request import Request
 
@@ -87,6 +88,7 @@ class Session:
 
     def _open(self) -> None:
         toolchain = self.backend.toolchain(self.device)
+        self.toolchain = f"{toolchain.name} {toolchain.version}"
         self.store = lookup.store()
         self.store.check(self.device)
         roof = ceilings.of(self.backend, self.device)
@@ -121,8 +123,10 @@ class Session:
         )
         self.search.reconsider(self._had_less_time)
         self.predicted = self.prospects.predicted(self.search.searched)
+        self.pages = Pages(self)
+        self.pages.begin()
         give_back()  # what ranking thousands of configs took
-        self.note(f"{self.problem.key} on {self.device.key}, {toolchain.name} {toolchain.version}")
+        self.note(f"{self.problem.key} on {self.device.key}, {self.toolchain}")
         if self.search.resumed:
             self.note(f"going on with a study of {self.search.resumed} trials")
         if self.backend.host_memory:
@@ -239,26 +243,31 @@ class Session:
                 self.refuse(refusal)
                 limit = {} if refusal.limit_s is None else {"limit_s": refusal.limit_s}
                 took = {"verify_s": time.monotonic() - began, "predicted_s": self.prospects.predicted_s(candidate)}
-                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason, {**limit, **took})
+                self.search.tell_rejected(ask, refusal.gate or "execution", refusal.reason,
+                                          {**self._seen(candidate, outcome), **limit, **took})  # fmt: skip
             else:
                 self._default_s = self._default_s or seconds
                 if self.best is None or seconds < self.best[0]:
                     self.best = (seconds, candidate)
                 took = {"verify_s": gated - began, "benchmark_s": time.monotonic() - gated,
                         "predicted_s": self.prospects.predicted_s(candidate)}  # fmt: skip
-                self.search.tell_measured(ask, seconds, {**self._attributes(seconds, passed.compiled), **took})
+                self.search.tell_measured(
+                    ask, seconds, {**self._attributes(seconds, candidate, passed.compiled), **took}
+                )
             self.step(candidate.variant)
+        self.pages.follow()
 
-    def _attributes(self, seconds: float, objects: tuple[Compiled, ...]) -> dict[str, Any]:
+    def _attributes(self, seconds: float, candidate: Candidate, objects: tuple[Compiled, ...]) -> dict[str, Any]:
         """What a person sees beside a trial."""
-        attributes: dict[str, Any] = {"gflops": self.flops / seconds / 1e9}
-        attributes["vs_default"] = (self._default_s or seconds) / seconds
-        for compiled in objects:
-            for name, value in compiled.evidence.items():
-                known = attributes.get(name, value)
-                both = isinstance(known, int | float) and isinstance(value, int | float)
-                attributes[name] = max(known, value) if both else value
-        return attributes
+        speed = {"gflops": self.flops / seconds / 1e9, "vs_default": (self._default_s or seconds) / seconds}
+        return speed | self._seen(candidate, objects)
+
+    def _seen(self, candidate: Candidate, objects: Outcome) -> dict[str, Any]:
+        """What the compiler told of a candidate; nothing of one that it refused."""
+        if isinstance(objects, Rejected):
+            return {}
+        evidence = [compiled.evidence for compiled in objects]
+        return shown.seen(self.prospects.plan(candidate), evidence, self.problem, self.device)
 
     # -- one candidate
 

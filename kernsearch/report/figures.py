@@ -1,0 +1,46 @@
+"""Pictures by matplotlib, which is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import FigureError
+
+# The same data make the same file, and words in it stay words.
+_STYLE = {"svg.hashsalt": "kernsearch", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9.0}
+
+
+@contextmanager
+def drawing() -> Iterator[Any]:
+    """`matplotlib.pyplot` without a display; figures are closed at the end. Raises FigureError without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise FigureError("pictures want matplotlib: pip install 'kernsearch[explore]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(_STYLE):
+        try:
+            yield pyplot
+        finally:
+            pyplot.close("all")
+
+
+def save(figure: Any, path: Path) -> None:
+    """In the format of the file's ending. Raises FigureError."""
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (ValueError, OSError) as error:
+        raise FigureError(f"--plot {str(path)!r}: {error}") from error
+
+
+def svg(figure: Any) -> str:
+    """The figure as text."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()

@@ -1,0 +1,129 @@
+"""The pages of a study: a note on the whole, and a note and files for each finalist.
+
+They are written between batches and at the end, each time in one transaction, so that no clock waits for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import sources
+from ..derive import Variant, annotation
+from ..search.notes import Page, shortened
+
+if TYPE_CHECKING:
+    from ..measure import Playoff, Verdict
+    from ..search import Past
+    from .session import Passed, Session
+
+EVERY_S = 5.0  # between two notes while the search goes on
+
+
+class Pages:
+    """Writes the pages of a session's study."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._last = -EVERY_S  # when the study's note was written, on the monotonic clock
+        self._told: tuple[str, float] | None = None
+
+    def follow(self) -> None:
+        """Write the study's note if there is a new best and the last note is some time ago."""
+        session, now = self._session, time.monotonic()
+        if session.best is None or now - self._last < EVERY_S:
+            return
+        seconds, candidate = session.best
+        if self._told != (candidate.name, seconds):
+            self._told, self._last = (candidate.name, seconds), now
+            session.search.annotate({None: Page(self._study())})
+
+    def begin(self) -> None:
+        """What is known before anything is measured."""
+        self._session.search.annotate({None: Page(self._study())})
+
+    def end(self, finalists: Mapping[Any, Passed], played: Playoff, told: Verdict) -> None:
+        """The finalists' pages, and the study's with what the play-off said."""
+        numbers = {(p.variant, tuple(sorted(p.config.items()))): p.number for p in self._session.search.finished()}
+        pages: dict[int | None, Page] = {None: Page(self._study(told, list(finalists)))}
+        for candidate, passed in finalists.items():
+            number = numbers.get((candidate.variant, candidate.config))
+            if number is not None:
+                pages[number] = self._finalist(passed, played, told)
+        self._session.search.annotate(pages)
+
+    def _study(self, told: Verdict | None = None, finalists: list[Any] | None = None) -> str:
+        session = self._session
+        lines = [f"# {session.problem.key}", "", f"Device: {session.device.name} (`{session.device.key}`)  ",
+                 f"Compiler: {session.toolchain}  ",
+                 f"Least time that arithmetic and memory allow: {_time(session.prospects.floor_s)}", ""]  # fmt: skip
+        best = session.search.best()
+        if best is None or best.seconds is None:
+            return "\n".join([*lines, "Nothing is measured yet."])
+        lines += ["## Best so far", "", *self._best(best), ""]
+        if told is not None:
+            lines += ["## Play-off", "", told.sentence, "", *(f"- {c.name}" for c in finalists or ()), "",
+                      "Notes and files of these are on the pages of their trials.", ""]  # fmt: skip
+        if (variant := session.prospects.variants.get(best.variant)) is not None:
+            lines += ["## Derivation", "", *_derivation(variant)]
+        return "\n".join(lines)
+
+    def _best(self, best: Past) -> Iterator[str]:
+        assert best.seconds is not None  # it is the best of the measured ones
+        rate = self._session.flops / best.seconds / 1e9
+        yield f"Trial {best.number}: {_time(best.seconds)}, {rate:.4g} GFLOP/s, proposed by `{best.origin}`"
+        yield ""
+        yield f"`{best.variant}` {_config(best.config)}"
+
+    def _finalist(self, passed: Passed, played: Playoff, told: Verdict) -> Page:
+        candidate, session = passed.candidate, self._session
+        name = candidate.name
+        measured = played.measurements[name]
+        (low, high), rate = measured.ci_s, session.flops / measured.median_s / 1e9
+        kept = " It is the one that is kept." if told.keep == name else ""
+        lines = [f"# Finalist{' and winner' if kept else ''}", "", f"`{candidate.variant}` {_config(candidate.config)}",
+                 "", f"Play-off: {_time(measured.median_s)} ({_time(low)} to {_time(high)}), {rate:.4g} GFLOP/s.{kept}",
+                 "", f"The model predicted {_time(session.prospects.predicted_s(candidate))}."]  # fmt: skip
+        if name in played.ratios:
+            ratio = played.ratios[name]
+            lines += ["", f"It takes {ratio.value:.3f} [{ratio.ci[0]:.3f}, {ratio.ci[1]:.3f}] of the default's time."]
+        lines += ["", "## Derivation", "", *_derivation(session.prospects.variants[candidate.variant])]
+        lines += ["", "## What the compiler said", "", *_table(passed)]
+        lines += ["", "## Gates", "", *(f"- {key}: {value}" for key, value in sorted(passed.evidence.items()))]
+        return Page("\n".join(lines), dict(self._files(passed)))
+
+    def _files(self, passed: Passed) -> Iterator[tuple[str, str]]:
+        """Source, generated header and the compiler's findings of each kernel."""
+        for number, (kernel, built) in enumerate(zip(passed.plan.kernels, passed.compiled, strict=True), 1):
+            path = sources.path_of(kernel.source)
+            yield f"{number}-{path.name}", shortened(sources.text(path))
+            yield f"{number}-ks_generated.h", shortened(kernel.header)
+            defines = " ".join(f"-D{letter}={value}" for letter, value in sorted(kernel.defines.items()))
+            said = [f"compiler: {self._session.toolchain}", f"source: {kernel.source}", f"entry: {kernel.entry}",
+                    f"flags: {' '.join(kernel.flags)}", f"defines: {defines}",
+                    *(f"{key}: {value}" for key, value in built.evidence.items())]  # fmt: skip
+            yield f"{number}-compiler.log", shortened("\n".join(said) + "\n")
+
+
+def _derivation(variant: Variant) -> list[str]:
+    """Rules as a list, the schedule's steps in words."""
+    names = {key: name for name, key in variant.program.keys.items()}
+    lines = [f"{number}. rule `{step.rule}`" for number, step in enumerate(variant.path, 1)]
+    schedule = [annotation(step.site.choice, names) for step in variant.steps[len(variant.path) :]]
+    return [*lines, f"{len(lines) + 1}. schedule: {', '.join(schedule) or 'none'}"]
+
+
+def _table(passed: Passed) -> list[str]:
+    keys = list(dict.fromkeys(key for built in passed.compiled for key in built.evidence))
+    names = [kernel.template for kernel in passed.plan.kernels]
+    rows = [f"| {key} | " + " | ".join(str(b.evidence.get(key, "")) for b in passed.compiled) + " |" for key in keys]
+    return [f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names), *rows]
+
+
+def _config(config: Any) -> str:
+    return " ".join(f"{letter}={value}" for letter, value in sorted(dict(config).items())) or "no parameters"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} µs"
