@@ -108,7 +108,12 @@ def _studies(url: str, makes: str) -> Studies:
     file = file_of(url)
     if file is not None and (not file.is_file() or file.stat().st_size == 0):
         raise StorageError(f"storage {url!r}: there are no studies yet; {makes}")
-    studies = Studies(url)
+    try:
+        studies = Studies(url)
+    except StorageError as error:
+        if "readonly" not in str(error):  # which is what a database says where Optuna's tables are still to be made
+            raise
+        raise StorageError(f"storage {url!r}: there are no studies in it; {makes}") from error
     if not studies.names:
         raise StorageError(f"storage {url!r}: there are no studies in it; {makes}")
     return studies

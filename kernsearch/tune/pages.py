@@ -46,14 +46,12 @@ class Pages:
     def end(self, finalists: Mapping[Any, Passed], played: Playoff, told: Verdict) -> None:
         """The finalists' pages, and the study's with what the play-off said."""
         numbers = {(p.variant, tuple(sorted(p.config.items()))): p.number for p in self._session.search.finished()}
-        pages: dict[int | None, Page] = {None: Page(self._study(told, list(finalists)))}
-        for candidate, passed in finalists.items():
-            number = numbers.get((candidate.variant, candidate.config))
-            if number is not None:
-                pages[number] = self._finalist(passed, played, told)
+        known = {numbers[key]: p for c, p in finalists.items() if (key := (c.variant, c.config)) in numbers}
+        pages: dict[int | None, Page] = {None: Page(self._study(told, known))}
+        pages |= {number: self._finalist(passed, played, told) for number, passed in known.items()}
         self._session.search.annotate(pages)
 
-    def _study(self, told: Verdict | None = None, finalists: list[Any] | None = None) -> str:
+    def _study(self, told: Verdict | None = None, finalists: Mapping[int, Passed] | None = None) -> str:
         session = self._session
         lines = [f"# {session.problem.key}", "", f"Device: {session.device.name} (`{session.device.key}`)  ",
                  f"Compiler: {session.toolchain}  ",
@@ -63,7 +61,8 @@ class Pages:
             return "\n".join([*lines, "Nothing is measured yet."])
         lines += ["## Best so far", "", *self._best(best), ""]
         if told is not None:
-            lines += ["## Play-off", "", told.sentence, "", *(f"- {c.name}" for c in finalists or ()), "",
+            names = [f"- trial {number}: {p.candidate.name}" for number, p in (finalists or {}).items()]
+            lines += ["## Play-off", "", told.sentence, "", *names, "",
                       "Notes and files of these are on the pages of their trials.", ""]  # fmt: skip
         if (variant := session.prospects.variants.get(best.variant)) is not None:
             lines += ["## Derivation", "", *_derivation(variant)]
@@ -90,7 +89,7 @@ class Pages:
             lines += ["", f"It takes {ratio.value:.3f} [{ratio.ci[0]:.3f}, {ratio.ci[1]:.3f}] of the default's time."]
         lines += ["", "## Derivation", "", *_derivation(session.prospects.variants[candidate.variant])]
         lines += ["", "## What the compiler said", "", *_table(passed)]
-        lines += ["", "## Gates", "", *(f"- {key}: {value}" for key, value in sorted(passed.evidence.items()))]
+        lines += ["", "## Gates", "", *(f"- {key}: {_value(value)}" for key, value in sorted(passed.evidence.items()))]
         return Page("\n".join(lines), dict(self._files(passed)))
 
     def _files(self, passed: Passed) -> Iterator[tuple[str, str]]:
@@ -127,3 +126,7 @@ def _config(config: Any) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} µs"
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
