@@ -11,7 +11,12 @@ from typing import Any
 from ..errors import FigureError
 
 # The same data make the same file, and words in it stay words.
-_STYLE = {"svg.hashsalt": "kernsearch", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9.0}
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "kernsearch",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+}
 
 
 @contextmanager

@@ -201,8 +201,9 @@ class Study:
             for number, page in pages.items():
                 id = None if number is None else self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
                 try:
-                    for text in page.files.values() if folder is not None else ():
-                        keep(folder, text)
+                    if folder is not None:
+                        for text in page.files.values():
+                            keep(folder, text)
                 except OSError:
                     page = Page(page.note)
                 changed |= attributes(page, id, old)
