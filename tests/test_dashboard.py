@@ -4,25 +4,31 @@ says when it cannot be had."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 
 from kernsearch import backends
 from kernsearch.cli import main
 from kernsearch.model import ceilings
-from kernsearch.search.study import Studies, artifacts_of
+from kernsearch.search.notes import Page
+from kernsearch.search.study import Studies, Study, artifacts_of
 from kernsearch.tune import run
 
 pytest.importorskip("optuna_dashboard")
@@ -46,51 +52,72 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+def toy(storage: Path) -> None:
+    """A study of two trials, one refused, with a note."""
+    study = Study(str(storage), "toy 4x4 float32 cpu-example #0123abcd", ("plain",), {"B": (1, 2)})
+    study.describe({"problem": "toy 4x4 float32"})
+    study.add("plain", {"B": 1}, "measured", {"status": "measured", "origin": "default"}, 1e-3)
+    study.add("plain", {"B": 2}, "refused", {"status": "rejected", "gate": "compile", "reason": "it spills"})
+    study.annotate({None: Page("# toy")})
+    study.close()
+
+
+@dataclass
+class Served:
+    """The command `kernsearch dashboard` as it runs, and what a tuning run beside it came to."""
+
+    address: str
+    nice: int
+    result: Any = None
+    seen: list[int] = field(default_factory=list)  # trials of all studies, each time that somebody looked
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Any:
+        request = urllib.request.Request(urljoin(self.address, path), None, headers, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            text = answer.read()
+        return json.loads(text) if "api" in path else text.decode()
+
+    def study(self) -> Any:
+        """All of the study that was tuned."""
+        return self.ask("/api/studies/2?after=0")
+
+    def watch(self, done: threading.Event) -> None:
+        while not done.wait(0.05):
+            studies = self.ask("/api/studies")["study_summaries"]
+            self.seen.append(sum(len(self.ask(f"/api/studies/{s['study_id']}?after=0")["trials"]) for s in studies))
+
+
 @pytest.fixture(scope="module")
-def served(home: Path) -> Iterator[Callable[..., Any]]:
-    """A dashboard over a study that was tuned while somebody read it all the time; a function that asks it."""
-    storage = str(home / "studies.db")
-    run("gemm", shape=SHAPE, device="cpu", trials=1, timeout=15.0, storage=storage)
-    with dashboard.open_server(0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-
-        def ask(path: str, method: str = "GET", **headers: str) -> Any:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{server.server_port}{path}", None, headers, method=method
-            )
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                text = answer.read()
-            return json.loads(text) if "api" in path else text.decode()
-
-        done, seen = threading.Event(), []
-
-        def watch() -> None:
-            while not done.is_set():
-                for row in ask("/api/studies")["study_summaries"]:
-                    seen.append(len(ask(f"/api/studies/{row['study_id']}?after=0")["trials"]))
-
-        reader = threading.Thread(target=watch)
-        reader.start()
-        try:
-            result = run("gemm", shape=SHAPE, device="cpu", trials=4, timeout=15.0, storage=storage)
-        finally:
-            done.set()
-            reader.join()
-        ask.result, ask.seen, ask.server = result, seen, server  # type: ignore[attr-defined]
-        yield ask
-        server.shutdown()
+def served(home: Path) -> Iterator[Served]:
+    """A dashboard over a study that was tuned while somebody read it all the time."""
+    toy(home / "studies.db")
+    command = [sys.executable, "-m", "kernsearch.cli", "dashboard", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = Served(process.stdout.readline().strip(), os.getpriority(os.PRIO_PROCESS, process.pid))
+        done = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(found.watch, done)
+            try:
+                found.result = run("gemm", shape=SHAPE, device="cpu", trials=3, timeout=8.0, early_stop=0.0)
+            finally:
+                done.set()
+            watching.result()
+        yield found
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_search_beside_a_reader_goes_on(served: Any, home: Path) -> None:
+def test_a_search_beside_a_reader_goes_on(served: Served, home: Path) -> None:
     """Neither the search nor the reader saw an error, which would have failed the fixture, and nothing is left over."""
-    assert served.result.counts["measured"] >= 1 and len(served.seen) >= 1
+    assert served.result.counts["measured"] >= 1 and served.seen[0] <= served.seen[-1] and served.seen[-1] > 2
     studies = Studies(str(home / "studies.db"))
     states = [trial.state for trial in studies.trials(studies.names[0])]
-    assert states.count("running") == 0 and states.count("measured") >= 2
+    assert states.count("running") == 0 and states.count("measured") == served.result.counts["measured"]
 
 
-def test_trials_show_their_attributes_and_flat_parameters(served: Any) -> None:
-    told = served("/api/studies/1?after=0")
+def test_trials_show_their_attributes_and_flat_parameters(served: Served) -> None:
+    told = served.study()
     measured = [trial for trial in told["trials"] if trial["state"] == "Complete"]
     for trial in measured:
         assert set(NAMED) <= {attr["key"] for attr in trial["user_attrs"]}
@@ -98,15 +125,15 @@ def test_trials_show_their_attributes_and_flat_parameters(served: Any) -> None:
     assert {attr["key"] for attr in told["user_attrs"]} >= {"problem", "device", "compiler"}
 
 
-def test_the_study_has_a_note_with_problem_device_best_and_derivation(served: Any) -> None:
-    note = served("/api/studies/1?after=0")["note"]["body"]
+def test_the_study_has_a_note_with_problem_device_best_and_derivation(served: Served) -> None:
+    note = served.study()["note"]["body"]
     record = served.result.record
     assert record.problem.key in note and record.fingerprint.device in note
     assert "## Best so far" in note and "## Derivation" in note and "schedule: " in note
 
 
-def test_finalists_have_a_note_and_files_that_can_be_fetched(served: Any) -> None:
-    told = served("/api/studies/1?after=0")
+def test_finalists_have_a_note_and_files_that_can_be_fetched(served: Served) -> None:
+    told = served.study()
     noted = [trial for trial in told["trials"] if "# Finalist" in trial["note"]["body"]]
     assert 1 <= len(noted) <= 6
     winners = [trial for trial in noted if "and winner" in trial["note"]["body"]]
@@ -115,12 +142,12 @@ def test_finalists_have_a_note_and_files_that_can_be_fetched(served: Any) -> Non
     )
     files = {part["filename"]: part["artifact_id"] for part in winners[0]["artifacts"]}
     assert {"1-ks_generated.h", "1-compiler.log"} <= files.keys()
-    place = f"/artifacts/1/{winners[0]['trial_id']}/"
-    assert served(place + files["1-ks_generated.h"]) == served.result.record.plan.kernels[0].header
-    assert "compiler: " in served(place + files["1-compiler.log"])
+    place = f"/artifacts/2/{winners[0]['trial_id']}/"
+    assert served.ask(place + files["1-ks_generated.h"]) == served.result.record.plan.kernels[0].header
+    assert "compiler: " in served.ask(place + files["1-compiler.log"])
 
 
-def test_files_are_kept_once_and_not_again_for_the_same_finalists(served: Any, home: Path) -> None:
+def test_files_are_kept_once_and_not_again_for_the_same_finalists(served: Served, home: Path) -> None:
     folder = artifacts_of(str(home / "studies.db"))
     texts = [path.read_text() for path in folder.iterdir()]
     assert len(texts) == len(set(texts)) and sum(map(len, texts)) < 1 << 20
@@ -129,34 +156,34 @@ def test_files_are_kept_once_and_not_again_for_the_same_finalists(served: Any, h
 @pytest.mark.parametrize(
     "method, path, headers",
     [
-        ("DELETE", "/api/studies/1", {}),
-        ("POST", "/api/studies/1/rename", {}),
-        ("PUT", "/api/studies/1/note", {}),
+        ("DELETE", "/api/studies/2", {}),
+        ("POST", "/api/studies/2/rename", {}),
+        ("PUT", "/api/studies/2/note", {}),
         ("GET", "/api/studies", {"Host": "rebound.example:80"}),
     ],
 )
-def test_nothing_can_be_changed_and_nobody_else_may_ask(served: Any, method: str, path: str, headers: Any) -> None:
+def test_nothing_can_be_changed_and_nobody_else_may_ask(served: Served, method: str, path: str, headers: Any) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        served(path, method, **headers)
+        served.ask(path, method, **headers)
     assert refused.value.code == 403 and "this dashboard is for" in json.loads(refused.value.read())["reason"]
-    assert len(served("/api/studies")["study_summaries"]) == 1
+    assert len(served.ask("/api/studies")["study_summaries"]) == 2
 
 
-def test_it_listens_on_loopback_alone(served: Any) -> None:
-    assert served.server.socket.getsockname()[0] == "127.0.0.1"
-    assert dashboard.address(served.server).startswith("http://127.0.0.1:")
+def test_it_yields_the_processor_and_listens_on_loopback_alone(served: Served, home: Path) -> None:
+    assert served.nice == 19 and served.address.startswith("http://127.0.0.1:")
+    with dashboard.open_server(0, str(home / "studies.db")) as server:
+        assert server.socket.getsockname()[0] == "127.0.0.1"
 
 
-def test_a_journal_is_shown_too(home: Path, tmp_path: Path) -> None:
+def test_a_journal_is_shown_too_and_not_written(tmp_path: Path) -> None:
     journal = tmp_path / "runs.log"
-    run("gemm", shape=SHAPE, device="cpu", trials=1, timeout=15.0, storage=str(journal))
+    toy(journal)
     before = journal.read_bytes()
     with dashboard.open_server(0, str(journal)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/api/studies/0?after=0") as answer:
-            told = json.loads(answer.read())
+        told = Served(dashboard.address(server), 0).ask("/api/studies/0?after=0")
         server.shutdown()
-    assert "# gemm" in told["note"]["body"] and len(told["trials"]) == 1 and journal.read_bytes() == before
+    assert told["note"]["body"] == "# toy" and len(told["trials"]) == 2 and journal.read_bytes() == before
 
 
 def exit_code(*arguments: str) -> int:
@@ -201,7 +228,7 @@ def test_a_storage_without_studies_is_one_line(
     assert path.exists() == (make is not None)
 
 
-def test_a_port_in_use_is_one_line(served: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -211,7 +238,7 @@ def test_a_port_in_use_is_one_line(served: Any, capsys: pytest.CaptureFixture[st
 
 
 def test_a_missing_library_is_one_line(
-    served: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna_dashboard._app", None)
     assert exit_code("dashboard") == 2
@@ -250,14 +277,14 @@ def shows(browser: Any, url: str, *words: str) -> str:
     raise AssertionError(f"{url}: {[word for word in words if word not in text]} not in {text!r}")
 
 
-def test_a_browser_shows_studies_trials_and_notes(served: Any, browser: Any) -> None:
-    base, key = dashboard.address(served.server), served.result.record.problem.key
+def test_a_browser_shows_studies_trials_and_notes(served: Served, browser: Any) -> None:
+    base, key = served.address, served.result.record.problem.key
     shows(browser, base, f"{key} cpu-")
-    shows(browser, f"{base}studies/1", "Best Trial", "compiler")
-    shows(browser, f"{base}studies/1/note", "Best so far", "Derivation")
-    shows(browser, f"{base}studies/1/smartSelection", "UserAttribute gflops", "UserAttribute origin", "Param MR")
-    told = served("/api/studies/1?after=0")["trials"]
+    shows(browser, f"{base}studies/2", "Best Trial", "compiler")
+    shows(browser, f"{base}studies/2/note", "Best so far", "Derivation")
+    shows(browser, f"{base}studies/2/smartSelection", "UserAttribute gflops", "UserAttribute origin", "Param MR")
+    told = served.study()["trials"]
     number = next(trial["number"] for trial in told if "and winner" in trial["note"]["body"])
-    shows(browser, f"{base}studies/1/trials?numbers={number}", "Finalist and winner", "1-compiler.log")
+    shows(browser, f"{base}studies/2/trials?numbers={number}", "Finalist and winner", "1-compiler.log")
     errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert errors == []
