@@ -38,7 +38,7 @@ _FINISH = (
     .values(state=bindparam("to"), datetime_complete=bindparam("now"))
 )
 _KEYS = select(_ATTRS.c.key).where(_ATTRS.c.trial_id == bindparam("of_trial"))
-_INSERT = {table: insert(table) for table in (_TRIALS, _PARAMS, _ATTRS, _SYSTEM, _VALUES)}
+_INSERT = {table: insert(table) for table in (_TRIALS, _PARAMS, _ATTRS, _SYSTEM, _PAGES, _VALUES)}
 
 
 class Storage(optuna.storages.RDBStorage):
