@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -92,7 +93,9 @@ def served(home: Path) -> Iterator[Served]:
     """A dashboard over a study that was tuned while somebody read it all the time."""
     toy(home / "studies.db")
     command = [sys.executable, "-m", "kernsearch.cli", "dashboard", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # A shell's background job ignores Ctrl-C, and so would all that it starts.
+    listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=listens) as process:
         assert process.stdout is not None
         found = Served(process.stdout.readline().strip(), os.getpriority(os.PRIO_PROCESS, process.pid))
         done = threading.Event()
@@ -105,7 +108,10 @@ def served(home: Path) -> Iterator[Served]:
             watching.result()
         yield found
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
+        try:
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
 
 
 def test_a_search_beside_a_reader_goes_on(served: Served, home: Path) -> None:
