@@ -8,8 +8,8 @@ import handmade
 import pytest
 
 from kernsearch import backends, registry
+from kernsearch.derive import annotation
 from kernsearch.records import Measured
-from kernsearch.report.explain import annotation
 from kernsearch.report.record import print_record
 from kernsearch.report.units import duration, operations, size
 

@@ -7,9 +7,9 @@ import pytest
 from kernsearch import backends, registry
 from kernsearch.candidate import Candidate
 from kernsearch.model import ceilings
+from kernsearch.model.shown import seen
 from kernsearch.tune.prospects import Prospects
 from kernsearch.tune.request import Request
-from kernsearch.tune.shown import seen
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,19 @@ def test_the_winner_beat_the_default_or_is_the_default(home: Path) -> None:
         assert result.record.evidence["speedup"]["ci"][0] > 1
 
 
+def test_a_record_keeps_what_its_search_saw(home: Path) -> None:
+    """The best of each variant, importances of letters as far as they can be told, and refusals by gate."""
+    result = run("gemm", shape=(90, 80, 70), fix={"MR": 4}, trials=12, timeout=20.0, early_stop=0.0)
+    record, seen = result.record, result.record.evidence["searched"]
+    assert seen["variants"][record.variant] > 0 and set(seen["variants"]) >= {record.variant}
+    assert (
+        sum(row["count"] for row in seen["refused"])
+        == sum(result.counts["rejected"].values()) - (result.counts["rejected"]["space"])
+    )
+    assert set(seen["importances"]) <= set(record.config) and sum(seen["importances"].values()) <= 1.01
+    assert set(record.evidence.get("tied", [])) < set(record.evidence["finalists"])
+
+
 def test_looking_at_a_slow_part_on_purpose_does_not_cost_the_faster_record(home: Path) -> None:
     whole = run("gemm", shape=(200, 180, 160), **QUICK)
     part = run("gemm", shape=(200, 180, 160), variant="contraction", timeout=5.0, trials=100)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .. import backends, launch, model, registry
+from .. import backends, model, registry
 from ..backends import Backend, Compiled
 from ..candidate import Candidate, array_bytes
 from ..device import Device
@@ -21,14 +21,12 @@ from ..gates import open_bench
 from ..measure import policy, quick
 from ..measure.rounds import interleaved
 from ..model import ceilings
-from ..model.blocks import occupancy
 from ..model.ceilings import Ceilings
+from ..model.shown import resident, seen, threads, waves
 from ..problem import Problem
-from ..sizes import evaluate
 from ..tune.compiling import compiled
 from ..tune.prospects import Prospects
 from ..tune.request import Request
-from ..tune.shown import asked_bytes, waves
 from .climbed import SCHEMA
 from .prepare import LARGE
 from .running import COMPILE_TIMEOUT_S, device_facts, keep
@@ -171,13 +169,8 @@ def _resources(plan: Any, evidence: list[dict[str, Any]], problem: Problem, devi
         values = [e[key] for e in evidence if key in e]
         if values:
             found[key] = max(values)
-    launches = [entry for kernel in plan.kernels for entry in kernel.launches]
-    if not launches:
+    shown = seen(plan, evidence, problem, device)
+    blocks = resident(plan, shown, problem, device)
+    if blocks is None:
         return found
-    _, names = launch.call_at(plan, problem.shape, int(device.threads))
-    sizes = {**names, "ITEMSIZE": launch.itemsize(problem.dtype)}
-    dynamic = asked_bytes(plan, problem, device)
-    static = max((int(e.get("shared_bytes", 0)) for e in evidence), default=0)
-    threads = max(evaluate(entry.block, sizes) for entry in launches)
-    blocks = occupancy(device, registers=int(found.get("registers", 32)), threads=threads, shared=dynamic + static)
-    return {**found, "shared_bytes": dynamic + static, "threads": threads, "occupancy": blocks}
+    return {**found, "shared_bytes": shown["smem"], "threads": threads(plan, problem, device), "occupancy": blocks}

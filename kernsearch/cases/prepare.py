@@ -13,11 +13,11 @@ from ..device import Device
 from ..errors import SpaceError
 from ..model import Prediction
 from ..model.ceilings import Ceilings
+from ..model.shown import waves
 from ..plan import Plan
 from ..problem import Problem
 from ..tune.prospects import Prospects
 from ..tune.request import Request
-from ..tune.shown import waves
 from .case import Arm
 
 if TYPE_CHECKING:

@@ -8,20 +8,46 @@ from typing import Any
 
 import click
 
-from .common import json_option, named_options, print_json, problem_options, space_option, use_space
+from .common import (
+    json_option,
+    named_options,
+    optional_problem,
+    print_json,
+    problem_options,
+    space_option,
+    use_space,
+)
 
 
 @click.command()
-@problem_options
+@optional_problem
 @space_option
 @json_option
-def explain(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
-    """Show derivation, predictions and measurements."""
+@click.option("--from", "recorded", default=None, metavar="RECORD",
+              help="Explain a record, also of another device: a path, or a name that `cache list` prints.")  # fmt: skip
+@click.option("--rank", is_flag=True, help="Rank all variants by the model, although there is a record.")
+def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None, rank: bool,
+            **options: Any) -> None:  # fmt: skip
+    """Show derivation, predictions and measurements, and what bounds the winner.
+
+    \b
+    kernsearch explain gemm --shape 2304x1544x4096
+    kernsearch explain --from gemm_4096x4096x4096_bfloat16_epilogue=none_layout=nn
+    """
     from ..problem import parse_shape
-    from ..report.explain import explanation, print_explanation
+    from ..report.explain import explained, explanation
+    from ..report.explained import print_explanation
+    from ..report.record import read_record
 
     use_space(space_file)
-    told = explanation(op, shape=parse_shape(shape), **named_options(options))
+    if recorded is not None:
+        if op is not None or shape is not None or rank:
+            raise click.UsageError("--from RECORD names the problem; want neither OP, --shape nor --rank beside it")
+        told = explained(read_record(recorded))
+    else:
+        if op is None or shape is None:
+            raise click.UsageError("want an OP and its --shape, or --from RECORD")
+        told = explanation(op, shape=parse_shape(shape), rank=rank, **named_options(options))
     print_json(told) if as_json else print_explanation(told)
 
 

@@ -57,15 +57,21 @@ class Ceilings:
     how: Mapping[str, str] = field(default_factory=dict)
     schema: int = field(default=SCHEMA)
 
+    def peak(self, dtype: str, threads: int) -> float:
+        """FLOP/s that are never passed, of a dtype or of the fastest where that has no rate of its own. The rate of one
+        unit alone times the units: for a short while a device draws more power than it can for long."""
+        name = dtype if dtype in self.flops else max(self.flops, key=lambda found: self.flops[found])
+        return max(self.flops[name], self.flops_one.get(name, 0.0) * threads)
+
 
 def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Ceilings:
     """The ceilings of a device: kept ones, else measured and kept, else guessed. `again` measures in any case.
 
     Raises CacheError when KERNSEARCH_CACHE cannot be used.
     """
-    path = get_settings().data_dir() / "ceilings" / f"{device.key}.json"
-    if not again and (kept := _read(path)) is not None:
-        return kept
+    path = _path(device)
+    if not again and (known := _read(path)) is not None:
+        return known
     module = f"{backends.__name__}.{backend.name}.ceilings"
     if importlib.util.find_spec(module) is None:
         return guess(device)
@@ -76,6 +82,15 @@ def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Cei
     if not found.busy:
         _write(path, found)
     return found
+
+
+def kept(device: Device) -> Ceilings | None:
+    """What was measured of a device before; None when nothing was. Raises as `of`."""
+    return _read(_path(device))
+
+
+def _path(device: Device) -> Path:
+    return get_settings().data_dir() / "ceilings" / f"{device.key}.json"
 
 
 def _measured(backend: backends.Backend, device: Device, module: str) -> dict[str, Any]:

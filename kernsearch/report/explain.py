@@ -1,115 +1,161 @@
-"""`kernsearch explain`: from the textbook to the winner, step by step, with what each step was predicted to buy."""
+"""`kernsearch explain`: from the textbook to the winner, step by step, with what each step was predicted to buy.
+
+From a record nothing is compiled, timed or ranked but the step candidates, so that it is there at once, and for devices
+that are elsewhere as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from .. import backends, launch, model, registry
+from .. import backends, registry
 from ..claims import Claims, claims
-from ..derive import Derivation, Variant, annotation, derive
+from ..derive import Derivation, Variant, annotation
 from ..errors import CacheError
-from ..feasible import FeasibleSpace
-from ..model import ceilings
+from ..model import Prediction
 from ..records import Record, lookup
 from ..rules import all_rules
-from .tables import table
-from .units import duration, operations, size, spelled
-
-_RANKED = 12  # variants listed
+from . import bounds, searched
+from .setting import Setting, here, of_record
 
 
 def explanation(
-    op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto", **options: Any
+    op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto", rank: bool = False, **options: Any
 ) -> dict[str, Any]:
-    """Everything that `explain` prints, as plain data."""
+    """What `explain OP --shape …` prints, as plain data: from a record where one serves this problem here, else from
+    the model, whose pick of each variant is ranked then; `rank` ranks them in any case."""
     backend, where = backends.resolve(device)
-    found = registry.op(op)
-    problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
-    sizes = {**found.sizes(problem), "THREADS": int(where.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
-    derivation = derive(problem, found, registry.templates(backend.name))
-    roof = ceilings.of(backend, where)
-    told: dict[str, Any] = {
-        "problem": problem.key,
-        "device": where.key,
-        "programs": derivation.graph.number_of_nodes(),
-        "variants": len(derivation.variants),
-        "flops": found.flops(problem),
-    }
-    ranked = []
-    for variant in derivation.variants:
-        space = FeasibleSpace(variant.params, variant.constraints, where, sizes)
-        best = next(iter(model.rank(variant, space, where, sizes, roof)), None)
-        if best is not None:
-            prediction, config = best
-            ranked.append({"variant": variant.name, "seconds": prediction.seconds, "bound": prediction.bound,
-                           "config": config})  # fmt: skip
-    told["predicted"] = sorted(ranked, key=lambda row: row["seconds"])
+    problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     try:
         hit = lookup.store().find(problem, where)
     except CacheError:
         hit = None
     record = hit.record if hit is not None and hit.kind in ("exact", "compatible") else None
-    told["hit"] = hit.kind if hit is not None else "none"
-    if record is None and told["predicted"]:
+    setting = here(problem, backend, where, measure=rank or record is None)
+    told = _opening(setting) | {"hit": hit.kind if hit is not None else "none"}
+    told["ranked"] = rank or record is None
+    if told["ranked"]:
+        told["predicted"] = _ranked(setting)
+    if record is not None:
+        return _recorded(setting, record) | told
+    if told["predicted"]:
         first = told["predicted"][0]
-        told["steps"] = _steps(derivation.variant(first["variant"]), first["config"], derivation, sizes)
-    elif record is not None:
-        told["winner"] = _winner(record, problem, where, derivation, sizes, roof)
-        names = {v.name for v in derivation.variants}
-        if record.variant in names:
-            told["steps"] = _steps(derivation.variant(record.variant), record.config, derivation, sizes)
+        chosen = setting.derivation.variant(first["variant"])
+        told["steps"] = _steps(setting, chosen, first["config"])
+        told["bounds"] = bounds.predicted(setting, setting.predict(chosen, first["config"]))
     return told
 
 
-def _winner(
-    record: Record, problem: Any, where: Any, derivation: Derivation, sizes: dict[str, int], roof: Any
-) -> dict[str, Any]:
-    evidence = record.evidence
-    finalists = dict(evidence.get("finalists", {}))
-    name = " ".join([record.variant, *(f"{k}={v}" for k, v in sorted(record.config.items()))])
-    others = sorted((seconds, other) for other, seconds in finalists.items() if other != name)
-    winner: dict[str, Any] = {
+def explained(record: Record) -> dict[str, Any]:
+    """The same of a record, whatever device it is of."""
+    setting = of_record(record)
+    return _opening(setting) | {"hit": "record", "ranked": False} | _recorded(setting, record)
+
+
+def _opening(setting: Setting) -> dict[str, Any]:
+    return {
+        "problem": setting.problem.key,
+        "device": setting.key,
+        "rates": setting.rates,
+        "programs": setting.derivation.graph.number_of_nodes(),
+        "variants": len(setting.derivation.variants),
+        "flops": setting.flops,
+    }
+
+
+def _ranked(setting: Setting) -> list[dict[str, Any]]:
+    """The model's pick of each variant, the fastest first."""
+    found = []
+    for variant in setting.derivation.variants:
+        if (best := setting.pick(variant)) is not None:
+            found.append(_picked(variant, *best))
+    return sorted(found, key=lambda row: row["seconds"])
+
+
+def _picked(variant: Variant, prediction: Prediction, config: dict[str, int]) -> dict[str, Any]:
+    return {"variant": variant.name, "seconds": prediction.seconds, "bound": prediction.bound, "config": config}
+
+
+def _recorded(setting: Setting, record: Record) -> dict[str, Any]:
+    told: dict[str, Any] = {"winner": _winner(record)}
+    variant = {v.name: v for v in setting.derivation.variants}.get(record.variant)
+    prediction = None
+    if variant is None:
+        told["steps"], told["no_steps"] = [], f"no program of today is {record.variant}: its rules or templates changed"
+    else:
+        told["steps"] = _steps(setting, variant, record.config, record)
+        prediction = setting.predict(variant, record.config)
+    told["predicted"] = sorted(
+        ({name: row[key] for name, key in (("variant", "candidate"), ("seconds", "predicted_s"), ("bound", "bound"),
+                                           ("config", "config"))}
+         for row in told["steps"] if row["predicted_s"] is not None), key=lambda row: row["seconds"])  # fmt: skip
+    if prediction is not None:
+        told["winner"] |= {"predicted_s": prediction.seconds, "bound": prediction.bound}
+    told["bounds"] = bounds.of_record(setting, record, prediction)
+    told["importances"] = searched.importances(record)
+    told["refused"] = searched.refused(record)
+    return told
+
+
+def _winner(record: Record) -> dict[str, Any]:
+    evidence, measured, default = record.evidence, record.measurement, record.default_measurement
+    return {
         "variant": record.variant,
         "config": record.config,
-        "median_s": record.measurement.median_s if record.measurement else None,
+        "median_s": measured.median_s if measured else None,
+        "ci_s": list(measured.ci_s) if measured else None,
         "default": evidence.get("default"),
-        "default_median_s": record.default_measurement.median_s if record.default_measurement else None,
-        "runner_up": {"name": others[0][1], "median_s": others[0][0]} if others else None,
+        "default_median_s": default.median_s if default else None,
+        "speedup": evidence.get("speedup"),
+        "runner_up": searched.runner_up(record),
         "tie": record.tie,
         "verdict": evidence.get("verdict"),
         "refusals": evidence.get("refusals", {}),
         "counts": record.counts,
     }
-    variants = {v.name: v for v in derivation.variants}
-    if record.variant in variants:
-        prediction = model.predict(variants[record.variant], record.config, where, sizes, roof)
-        winner["predicted_s"] = prediction.seconds
-        winner["bound"] = prediction.bound
-    return winner
 
 
 def _steps(
-    variant: Variant, config: dict[str, int], derivation: Derivation, sizes: dict[str, int]
+    setting: Setting, variant: Variant, config: dict[str, int], record: Record | None = None
 ) -> list[dict[str, Any]]:
-    """Each rule step with what the program costs after it. Schedule steps come last, and share one cost."""
+    """Each rule step: what the program costs after it, and its plainest candidate, that with the fewest schedule steps,
+    as predicted and as measured. The winner's schedule is the last step, and all of it at once."""
     pictures = {rule.name: (rule.rewrites.__doc__ or "").strip().partition("\n")[0] for rule in all_rules()}
-    known = {**sizes, **config}
-    rows = [_row("textbook", "the definition, a kernel for each value", claims(derivation.root, known, config), None)]
-    program = derivation.root
-    before = claims(program, known, config)
+    known, derivation = {**setting.sizes, **config}, setting.derivation
+    programs = [derivation.root]
     for step in variant.path:
-        reached = _after(derivation, program.key, step)
-        after = claims(reached, known, config)
-        rows.append(_row(step.rule, pictures.get(step.rule, ""), after, before))
-        program, before = reached, after
-    scheduled = claims(variant, known, config)
-    names = {key: name for name, key in variant.program.keys.items()}
-    said = ", ".join(annotation(step.site.choice, names) for step in variant.steps[len(variant.path) :])
-    rows.append(_row("schedule", said, scheduled, before))
+        programs.append(_after(derivation, programs[-1].key, step))
+    names = ["textbook", *(step.rule for step in variant.path)]
+    rows: list[dict[str, Any]] = []
+    before: Claims | None = None
+    for name, program in zip(names, programs, strict=True):
+        what = pictures.get(name, "") if before is not None else "the definition, a kernel for each value"
+        after = claims(program, known, config)
+        rows.append(_row(name, what, after, before) | _candidate(setting, program.key, record))
+        before = after
+    named = {key: name for name, key in variant.program.keys.items()}
+    said = ", ".join(annotation(step.site.choice, named) for step in variant.steps[len(variant.path) :])
+    prediction = setting.predict(variant, config)
+    row = _row("schedule", said, claims(variant, known, config), before) | _as_candidate(variant, config, prediction)
+    rows.append(row | searched.measured(record, variant.name, config))
     return rows
+
+
+def _candidate(setting: Setting, program: str, record: Record | None) -> dict[str, Any]:
+    """The plainest variant of a program that has a feasible config here; where nothing is known of the device, the
+    plainest at all."""
+    variants = [v for v in setting.derivation.variants if v.partition.key == program]
+    for variant in sorted(variants, key=lambda v: (len(v.steps) - len(v.path), v.name)):
+        prediction, config = setting.pick(variant) or (None, None)
+        if prediction is not None or setting.device is None:
+            return _as_candidate(variant, config, prediction) | searched.measured(record, variant.name)
+    return dict.fromkeys(("candidate", "config", "predicted_s", "bound", "measured_s", "measured_in"))
+
+
+def _as_candidate(variant: Variant, config: dict[str, int] | None, prediction: Prediction | None) -> dict[str, Any]:
+    return {"candidate": variant.name, "config": config, "predicted_s": prediction and prediction.seconds,
+            "bound": prediction and prediction.bound}  # fmt: skip
 
 
 def _after(derivation: Derivation, key: str, step: Any) -> Any:
@@ -124,47 +170,3 @@ def _row(rule: str, what: str, cost: Claims, before: Claims | None) -> dict[str,
     if before is not None:
         row["saved_bytes"] = before.bytes - cost.bytes
     return row
-
-
-def print_explanation(told: dict[str, Any]) -> None:
-    click.echo(f"{told['problem']} on {told['device']}")
-    click.echo(f"{told['programs']} programs derived, {told['variants']} variants, {operations(told['flops'])}\n")
-    click.echo("the model's pick of each variant")
-    table(
-        ("variant", "predicted", "bound by", "config"),
-        [
-            (
-                row["variant"],
-                duration(row["seconds"]),
-                row["bound"],
-                spelled(row["config"]),
-            )
-            for row in told["predicted"][:_RANKED]
-        ],
-    )
-    winner = told.get("winner")
-    click.echo(f"\nderivation of {winner['variant'] if winner else told['predicted'][0]['variant']}")
-    table(
-        ("step", "memory traffic", "operations", "launches", "what"),
-        [
-            (row["rule"], size(row["bytes"]), operations(row["flops"]), str(row["launches"]), row["what"])
-            for row in told.get("steps", ())
-        ],
-    )
-    if winner is None:
-        click.echo("\nnot measured yet: `kernsearch tune` does that")
-        return
-    click.echo("\nmeasured")
-    rows = [("winner", duration(winner["median_s"]), winner["variant"])]
-    if winner.get("predicted_s"):
-        rows.append(("predicted", duration(winner["predicted_s"]), f"bound by {winner['bound']}"))
-    if winner["default_median_s"]:
-        rows.append(("default", duration(winner["default_median_s"]), winner["default"]["variant"]))
-    if winner["runner_up"]:
-        rows.append(("runner-up", duration(winner["runner_up"]["median_s"]), winner["runner_up"]["name"]))
-    table(("", "time", ""), rows)
-    click.echo(winner["verdict"] or "")
-    if winner["refusals"]:
-        click.echo("\nrefused")
-        for reason, count in sorted(winner["refusals"].items(), key=lambda item: (-item[1], item[0])):
-            click.echo(f"  {count:4d}  {reason}")

@@ -21,7 +21,7 @@ from .outcome import Ask, Counts, Past
 from .points import Advice
 from .pool import Candidate, Pool, Proposal, candidate
 from .searchers import Exhaustive, Local, Random, Searcher
-from .study import VARIANT, State, Study, Tpe, Trial
+from .study import VARIANT, State, Study, Tpe, Trial, importances
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
 Foresee = Callable[[str, Sequence[Mapping[str, int]]], None]
@@ -173,6 +173,11 @@ class Search:
         self._seen.add(ask.number)
         self._pool.known.pop(ask.candidate, None)
         self._searcher.dropped(ask.candidate)
+
+    def importances(self, variant: str) -> dict[str, float]:
+        """What share of the variation of its measured times each letter of a variant explains, the largest first; empty
+        where too little is measured to tell."""
+        return importances([(p.config, p.seconds) for p in self.finished() if p.variant == variant and p.seconds])
 
     def annotate(self, pages: Mapping[int | None, Page]) -> None:
         """Write notes and files of trials by number, and the study's own note under None, in one transaction."""

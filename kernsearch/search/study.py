@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +38,7 @@ Attr = str | int | float | bool
 VARIANT = "variant"
 _LEASE = "kernsearch:lease"
 _LONGEST = 1000  # characters of an attribute; the dashboard cuts a little later
+_TELLING = 10  # measured trials without which nothing is said of parameters
 _BUSY_S = 30.0  # how long SQLite waits for another writer
 _GRACE_S = 5  # after which a journal's lock belongs to a dead process
 _STATES: dict[TrialState, State] = {
@@ -318,6 +319,24 @@ def distributions(
     """Flat categoricals of strings and ints: what the dashboard can draw."""
     whole = {name: CategoricalDistribution([int(v) for v in values]) for name, values in domains.items()}
     return {VARIANT: CategoricalDistribution(list(variants)), **whole}
+
+
+def importances(trials: Sequence[tuple[Mapping[str, int], float]]) -> dict[str, float]:
+    """What share of the variation among configs of one variant, with their seconds, each letter explains, the largest
+    first; empty where fewer than two letters vary or there are too few trials to tell."""
+    values = {letter: sorted({config[letter] for config, _ in trials}) for letter in (trials[0][0] if trials else ())}
+    varied: dict[str, optuna.distributions.BaseDistribution]
+    varied = {letter: CategoricalDistribution(found) for letter, found in values.items() if len(found) > 1}
+    if len(trials) < _TELLING or len(varied) < 2:
+        return {}
+    with _quiet():
+        study = optuna.create_study()
+        for config, seconds in trials:
+            params = {letter: config[letter] for letter in varied}
+            study.add_trial(create_trial(params=params, distributions=varied, value=seconds))
+        judge = optuna.importance.PedAnovaImportanceEvaluator()
+        return {letter: rounded(share) for letter, share in
+                optuna.importance.get_param_importances(study, evaluator=judge).items()}  # fmt: skip
 
 
 def rounded(value: float) -> float:

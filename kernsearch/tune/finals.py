@@ -7,6 +7,7 @@ confidence; otherwise the default is, and the result says so.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,10 @@ def _record(session: Session, kept: Passed, default: Candidate, played: Playoff,
         "finalists": {name: m.median_s for name, m in sorted(played.measurements.items())},
         "verdict": told.sentence,
         "refusals": dict(session.refusals),
+        "searched": _searched(session, kept.candidate.variant),
     }
+    if told.keep == played.winner:
+        evidence["tied"] = [name for name in played.tied if name != told.keep]
     if conditions := session.bench.conditions():
         evidence["device"] = conditions
     if told.keep in played.ratios:
@@ -122,6 +126,22 @@ def _record(session: Session, kept: Passed, default: Candidate, played: Playoff,
         counts=session.search.counts.to_json(),
         created=now(),
     )
+
+
+def _searched(session: Session, variant: str) -> dict[str, Any]:
+    """What the search saw on its way: the best of each variant by its short looks, which letters of the winner's
+    mattered, and what the gates refused."""
+    past = session.search.finished()
+    best: dict[str, float] = {}
+    for p in past:
+        if p.seconds is not None:
+            best[p.variant] = min(p.seconds, best.get(p.variant, p.seconds))
+    refused = Counter((p.gate, p.reason) for p in past if p.seconds is None)
+    return {
+        "variants": dict(sorted(best.items())),
+        "importances": session.search.importances(variant),
+        "refused": [{"gate": gate, "reason": reason, "count": n} for (gate, reason), n in sorted(refused.items())],
+    }
 
 
 def _write(session: Session, record: Record) -> tuple[Path, bool]:

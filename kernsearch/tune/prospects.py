@@ -161,12 +161,9 @@ class Prospects:
     @cached_property
     def floor_s(self) -> float:
         """The least time that arithmetic and memory allow: the larger of operations by the dtype's peak and bytes by
-        the copy rate. The peak is that of each unit alone, times the units: for a short while a device draws more power
-        than it can for long."""
+        the copy rate."""
         moved = array_bytes(self.op.root(self.problem), self.sizes)
-        together, alone = self._ceilings.flops, self._ceilings.flops_one
-        dtype = self.problem.dtype if self.problem.dtype in together else max(together, key=lambda name: together[name])
-        peak = max(together[dtype], alone.get(dtype, 0.0) * int(self.device.threads))
+        peak = self._ceilings.peak(self.problem.dtype, int(self.device.threads))
         return max(self.op.flops(self.problem) / peak, moved / self._ceilings.copy)
 
     def foresee(self, variant: str, configs: Sequence[Mapping[str, int]]) -> None:

@@ -23,14 +23,14 @@ from ..device import Device
 from ..errors import NothingSurvived, Rejected
 from ..gates import open_bench
 from ..measure import quick
-from ..model import ceilings
+from ..model import ceilings, shown
 from ..plan import Plan
 from ..problem import Problem
 from ..records import lookup
 from ..search import DEFAULT, Ask, Past, Search, transfer
 from ..search.points import Advice
 from ..space import Op
-from . import shown, sources
+from . import sources
 from .compiling import Compiling, Outcome
 from .interrupts import Interrupts
 from .memory import give_back

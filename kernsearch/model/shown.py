@@ -11,8 +11,10 @@ from ..device import Device
 from ..plan import Plan
 from ..problem import Problem
 from ..sizes import evaluate
+from .blocks import occupancy
 
 _RENAMED = {"spill_stores": "spills", "shared_bytes": "smem"}  # by the compiler's names
+REGISTERS = 32  # of a thread, where the compiler does not say
 _OF_AN_ENTRY = "."  # in names of evidence that is of one entry of several
 
 
@@ -41,6 +43,22 @@ def asked_bytes(plan: Plan, problem: Problem, device: Device) -> int:
     """Shared memory that the launch which wants most asks for, beside what its kernel holds anyway."""
     sizes = _sizes(plan, problem, device)
     return max((evaluate(entry.shared, sizes) for kernel in plan.kernels for entry in kernel.launches), default=0)
+
+
+def threads(plan: Plan, problem: Problem, device: Device) -> int | None:
+    """Threads of the largest block that is launched. None on the CPU."""
+    sizes = _sizes(plan, problem, device)
+    return max((evaluate(entry.block, sizes) for kernel in plan.kernels for entry in kernel.launches), default=None)
+
+
+def resident(plan: Plan, shown: Mapping[str, Any], problem: Problem, device: Device) -> int | None:
+    """Blocks that a multiprocessor holds at once, by the largest launch; `shown` is what `seen` found. None on the
+    CPU."""
+    count = threads(plan, problem, device)
+    if count is None:
+        return None
+    registers, shared = int(shown.get("registers", REGISTERS)), int(shown.get("smem", 0))
+    return occupancy(device, registers=registers, threads=count, shared=shared)
 
 
 def waves(plan: Plan, problem: Problem, device: Device) -> float | None:

@@ -1,0 +1,112 @@
+"""What `explain` prints, from its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from .tables import table
+from .units import duration, interval, operations, size, spelled
+
+_RANKED = 12  # variants listed
+_REASONS = 12  # of refusals
+_RATES = {"guessed": ", whose rates are guessed from its architecture",
+          "unknown": ", of which nothing is known here: no predictions"}  # fmt: skip
+_SOURCES = {"search": " (a look)"}
+_TOLD_APART = {True: "significant", False: "not significant: the play-off could not tell them apart",
+               None: "the record does not say whether that is significant"}  # fmt: skip
+
+
+def print_explanation(told: dict[str, Any]) -> None:
+    click.echo(f"{told['problem']} on {told['device']}{_RATES.get(told['rates'], '')}")
+    click.echo(f"{told['programs']} programs derived, {told['variants']} variants, {operations(told['flops'])}\n")
+    winner = told.get("winner")
+    if told["ranked"]:
+        _ranked(told["predicted"])
+    if winner is not None or told["predicted"]:
+        click.echo(f"derivation of {winner['variant'] if winner else told['predicted'][0]['variant']}")
+        _steps(told)
+    if winner is not None:
+        click.echo("\nmeasured")
+        table(("", "time", ""), list(_times(winner)))
+        click.echo(winner["verdict"] or "")
+        if (second := winner["runner_up"]) is not None:
+            click.echo(f"the runner-up takes {second['ratio']:.3f} of the winner's time, "
+                       f"{_TOLD_APART[second['significant']]}")  # fmt: skip
+    if "bounds" in told:
+        click.echo("\nwhat bounds it")
+        for line in _bounds(told["bounds"]):
+            click.echo(f"  {line}")
+    if shares := told.get("importances"):
+        click.echo("\nparameters by importance")
+        click.echo("  " + ", ".join(f"{letter} {share:.0%}" for letter, share in shares.items()))
+    if told.get("refused"):
+        _refused(told["refused"])
+    if winner is None:
+        click.echo("\nnot measured yet: `kernsearch tune` does that")
+
+
+def _ranked(rows: list[dict[str, Any]]) -> None:
+    click.echo("the model's pick of each variant")
+    cells = [(row["variant"], duration(row["seconds"]), row["bound"], spelled(row["config"])) for row in rows]
+    table(("variant", "predicted", "bound by", "config"), cells[:_RANKED])
+    click.echo("")
+
+
+def _steps(told: dict[str, Any]) -> None:
+    if "no_steps" in told:
+        click.echo(f"  {told['no_steps']}")
+        return
+    cells = [
+        (row["rule"], size(row["bytes"]), str(row["launches"]), row["candidate"] or "no template fits",
+         _seconds(row["predicted_s"]), _seconds(row["measured_s"]) + _SOURCES.get(row["measured_in"], ""), row["what"])
+        for row in told["steps"]
+    ]  # fmt: skip
+    table(("step", "memory traffic", "launches", "candidate", "predicted", "measured", "what"), cells)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _times(winner: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    between = f" ({duration(winner['ci_s'][0])} to {duration(winner['ci_s'][1])})" if winner["ci_s"] else ""
+    yield "winner", _seconds(winner["median_s"]), f"{winner['variant']} {spelled(winner['config'])}{between}"
+    if winner.get("predicted_s"):
+        yield "predicted", duration(winner["predicted_s"]), f"bound by {winner['bound']}"
+    if winner["default_median_s"] and winner["default"]:
+        gain = winner["speedup"]
+        says = f", the winner is {gain['value']:.3f} {interval(*gain['ci'])} times as fast" if gain else ""
+        yield "default", duration(winner["default_median_s"]), winner["default"]["variant"] + says
+    if winner["runner_up"]:
+        yield "runner-up", duration(winner["runner_up"]["median_s"]), winner["runner_up"]["name"]
+
+
+def _bounds(bounds: dict[str, Any]) -> Iterator[str]:
+    yield from bounds.get("says", ())
+    if "least_s" in bounds:
+        yield (f"roofline: {bounds['intensity']:.3g} FLOP a byte, the device's ridge is at {bounds['ridge']:.3g}: "
+               f"{bounds['roof']} allows no less than {duration(bounds['least_s'])}")  # fmt: skip
+    else:
+        yield f"roofline: {bounds['intensity']:.3g} FLOP a byte"
+    if "of_peak" in bounds:
+        yield f"it reaches {bounds['of_peak']:.1%} of the arithmetic peak and {bounds['of_copy']:.1%} of a copy's rate"
+    if parts := bounds.get("parts_s"):
+        yield "by the model: " + ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+    if evidence := bounds.get("evidence"):
+        yield "by the compiler and the launch: " + ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in evidence.items() if value != ""
+        )  # fmt: skip
+
+
+def _refused(refused: dict[str, Any]) -> None:
+    if refused["by_gate"]:
+        click.echo("\nrefused, by gate: " + ", ".join(f"{gate} {n}" for gate, n in refused["by_gate"].items()))
+    rows = sorted(refused["reasons"], key=lambda row: (-row["count"], row["reason"]))
+    for row in rows[:_REASONS]:
+        click.echo(f"  {row['count']:4d}  {row['gate'] + ': ' if row['gate'] else ''}{row['reason']}")
+    if len(rows) > _REASONS:
+        click.echo(f"  and {len(rows) - _REASONS} other reasons")

@@ -1,0 +1,156 @@
+"""What `explain` tells from a record: of this machine, of a device that is elsewhere, and of one that nobody knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import handmade
+import pytest
+from click.testing import CliRunner
+
+from kernsearch import backends, registry
+from kernsearch.cli.looking import explain
+from kernsearch.model import ceilings
+from kernsearch.records import Measured, Record, read
+from kernsearch.records.lookup import shipped_folder
+from kernsearch.report import bounds, searched
+from kernsearch.report.explain import explained, explanation
+from kernsearch.report.explained import print_explanation
+from kernsearch.search.study import importances
+
+HOPPER = sorted((shipped_folder() / "cuda-nvidia-h200-sm90a").glob("*.json"))
+ELSEWHERE = sorted((shipped_folder() / "cpu-amd-epyc-zen5-avx512-2t").glob("gemm_1024x1024x1024_float32*.json"))
+WINNER = {"KC": 64, "MC": 32}
+FINALISTS = {"tiled KC=64 MC=32": 1e-3, "tiled KC=32 MC=32": 1.01e-3, "plain": 2e-3}
+
+
+def record(tmp_path: Path, tie: bool = False, **evidence: Any) -> Record:
+    problem, device = registry.problem("gemm", (33, 17, 29)), backends.resolve("cpu")[1]
+    told = {"finalists": FINALISTS, "verdict": "beats it"} | evidence
+    made = handmade.record(problem, handmade.plan(tmp_path), device, evidence=told,
+                           measurement=Measured(1e-3, (9e-4, 2e-3)))  # fmt: skip
+    return replace_struct(made, variant="tiled", config=WINNER, tie=tie)
+
+
+def replace_struct(made: Record, **fields: Any) -> Record:
+    return Record(**({name: getattr(made, name) for name in made.__struct_fields__} | fields))
+
+
+@pytest.mark.parametrize("path", HOPPER, ids=lambda path: path.stem)
+def test_every_shipped_record_of_a_gpu_is_explained_where_there_is_none(path: Path) -> None:
+    kept = read(path)
+    told = explained(kept)
+    assert told["rates"] == "guessed" and told["steps"][0]["rule"] == "textbook"
+    first, last = told["steps"][0], told["steps"][-1]
+    assert last["candidate"] == kept.variant and last["measured_s"] == kept.measurement.median_s  # type: ignore[union-attr]
+    assert first["predicted_s"] > last["predicted_s"] > 0
+    rules = [step["rule"] for step in kept.derivation if isinstance(step["site"]["choice"], str)]
+    assert [step["rule"] for step in told["steps"][1:-1]] == rules
+    assert {"registers", "smem", "waves", "resident_blocks"} <= told["bounds"]["evidence"].keys()
+    json.dumps(told)
+
+
+def test_it_is_read_by_a_person_and_by_a_program() -> None:
+    run = CliRunner()
+    text = run.invoke(explain, ["--from", str(HOPPER[0])], catch_exceptions=False).output
+    for words in ("guessed from its architecture", "derivation of", "predicted", "what bounds it", "roofline:"):
+        assert words in text
+    told = json.loads(run.invoke(explain, ["--from", str(HOPPER[0]), "--json"], catch_exceptions=False).output)
+    assert {"steps", "winner", "bounds", "importances", "refused"} <= told.keys()
+
+
+def test_of_a_device_that_nobody_knows_nothing_is_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    """No rates and no facts: the derivation and what was measured are told all the same."""
+    (path,) = ELSEWHERE
+    if backends.resolve("cpu")[1].key == path.parent.name:
+        pytest.skip("it is here")
+    told = explained(read(path))
+    assert told["rates"] == "unknown" and all(step["predicted_s"] is None for step in told["steps"])
+    assert told["steps"][-1]["measured_s"] > 0 and "least_s" not in told["bounds"]
+    print_explanation(told)
+    assert "no predictions" in capsys.readouterr().out
+
+
+def test_a_variant_that_is_derived_no_more_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation(explained(record(tmp_path)))
+    assert "no program of today is tiled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tie", "evidence", "significant"),
+    [
+        (False, {}, True),
+        (True, {"verdict": "faster; tied with plain, tiled KC=32 MC=32"}, False),
+        (True, {"verdict": "faster; tied with plain"}, True),
+        (True, {"verdict": "the default is kept"}, None),
+        (True, {"tied": ["tiled KC=32 MC=32"]}, False),
+        (False, {"tied": []}, True),
+    ],
+)
+def test_a_runner_up_is_told_from_the_winner_or_not(
+    tmp_path: Path, tie: bool, evidence: dict[str, Any], significant: bool | None
+) -> None:
+    second = searched.runner_up(record(tmp_path, tie, **evidence))
+    assert second is not None and second["name"] == "tiled KC=32 MC=32"
+    assert second["significant"] is significant and second["ratio"] == pytest.approx(1.01)
+
+
+def test_what_was_measured_comes_from_the_play_off_before_the_search(tmp_path: Path) -> None:
+    kept = record(tmp_path, searched={"variants": {"tiled": 5e-4, "plain": 1e-4, "naive": 7e-3}})
+    assert searched.measured(kept, "tiled", WINNER) == {"measured_s": 1e-3, "measured_in": "play-off"}
+    assert searched.measured(kept, "plain") == {"measured_s": 2e-3, "measured_in": "play-off"}
+    assert searched.measured(kept, "naive") == {"measured_s": 7e-3, "measured_in": "search"}
+    assert searched.measured(kept, "other") == {"measured_s": None, "measured_in": None}
+
+
+def test_refusals_are_counted_by_gate(tmp_path: Path) -> None:
+    rows = [{"gate": "compile", "reason": "spills", "count": 2}, {"gate": "compile", "reason": "warns", "count": 1},
+            {"gate": "correctness", "reason": "off", "count": 4}]  # fmt: skip
+    told = searched.refused(record(tmp_path, searched={"refused": rows}))
+    assert told == {"by_gate": {"compile": 3, "correctness": 4}, "reasons": rows}
+    older = searched.refused(record(tmp_path, refusals={"off": 4}))
+    assert older["reasons"] == [{"gate": None, "reason": "off", "count": 4}]
+
+
+def test_the_letter_that_matters_is_the_most_important() -> None:
+    trials = [({"A": a, "B": b, "C": 1}, 1.0 + a + 0.01 * b) for a in range(6) for b in range(6)]
+    told = importances(trials)
+    assert list(told) == ["A", "B"] and told["A"] > 0.7 and sum(told.values()) == pytest.approx(1, abs=1e-3)
+    assert importances(trials[:5]) == {} and importances([]) == {}
+
+
+def test_a_measured_time_near_the_roof_is_bound_by_the_roof() -> None:
+    kept = read(next(path for path in HOPPER if path.name.startswith("softmax_4096x65536_bfloat16")))
+    told = explained(kept)["bounds"]
+    assert told["roof"] == "memory" and told["of_least"] <= bounds.AT_THE_ROOF
+    assert told["says"][0].startswith("memory: ")
+    assert told["of_least"] * told["of_copy"] == pytest.approx(1) and told["of_peak"] < told["of_copy"]
+
+
+def test_a_record_is_explained_without_measuring_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine whose rates are not known yet they are guessed, which takes no time."""
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    device = backends.resolve("cpu")[1]
+    assert ceilings.kept(device) is None
+    assert explained(record(tmp_path))["rates"] == "guessed" and ceilings.kept(device) is None
+
+
+def test_bad_requests_are_one_line() -> None:
+    run = CliRunner()
+    for arguments, says in (
+        ([], "want an OP and its --shape, or --from RECORD"),
+        (["gemm"], "want an OP and its --shape"),
+        (["gemm", "--from", str(HOPPER[0])], "want neither OP, --shape nor --rank"),
+    ):
+        done = run.invoke(explain, arguments)
+        assert done.exit_code == 2 and says in done.output
+
+
+def test_without_a_record_the_models_picks_are_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(ceilings, "of", lambda backend, device: ceilings.guess(device))
+    told = explanation("gemm", shape=(37, 41, 43), device="cpu")
+    assert told["ranked"] and "winner" not in told and len(told["predicted"]) > 5
+    assert told["steps"][-1]["measured_s"] is None and told["bounds"]["says"]
