@@ -51,6 +51,8 @@ def print_record(record: Record, *, source: bool, log: bool) -> None:
     if log:
         click.echo("evidence")
         for name, found in record.evidence.items():
+            if name == "searched":  # of the search, not of the winner: `explain` tells it
+                continue
             for line in _finalists(found) if name == "finalists" else _lines(found):
                 click.echo(f"  {name}: {line}")
     if source:
