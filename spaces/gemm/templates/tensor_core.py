@@ -214,8 +214,8 @@ ASYNC_ATOMIC = replace(
     what="as async_split_k, partial sums added up in memory by atomics, in no fixed order",
     roots=(hole("D", comb(inside=_PART)),),
     groups="M1 N1 K1",
-    # Atomic additions in memory flush float32 subnormals (PTX ISA, atom). Sums of products of float16 have none, as each
-    # is a multiple of 2^-48; those of bfloat16 have.
+    # Atomic additions in memory flush float32 subnormals (PTX ISA, atom). Sums of products of float16 have none, being
+    # multiples of 2^-48; those of bfloat16 have.
     dtypes=("float16", "float32"),
     ann=(("combine", "S", "atomic"), *_schedule("part", "async", "STAGES")),
     launches=(_CLEAR, _PIPELINE),
