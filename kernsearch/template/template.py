@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
+from .. import sizes as expressions
 from ..binding import Array, Binding, Expr, Field, Root
+from ..device import Device
 from ..plan import Launch
 from ..program import Annotation, Kernel, Place, Program
 from ..program import body as bodies
 from ..program.body import Body
 from ..program.value import Use
 from ..rules.schedule import in_order, symbols
-from ..space import Constraint, Param
+from ..space import Config, Constraint, Param, Sizes
 from .matcher import Found, Matcher
 from .pattern import As, Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
 
@@ -57,7 +60,8 @@ class Template:
                 "" accepts everything
     params      the domain of each symbol of `ann` (and of SPLIT when the pattern has a slab)
     knobs       free parameters that change no bytes, FLOPs, launches or kind of resource
-    constraints over parameters, device and sizes
+    constraints over parameters, device and sizes; the latter are the op's, and those of the groups by letter: M, N, K
+                (N is the reduced axis where a kernel has none: that of its rows)
     dtypes      of all arrays; () accepts every dtype
     scratch     bytes of scratch memory, a size expression; parameter letters allowed
     assumes     size expressions over strides of roles and groups that must hold: "B.N == 1" is the stride of the last
@@ -190,6 +194,35 @@ def _dtypes(program: Program, kernel: Kernel) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class GroupSizes:
+    """Sizes as a template sees them: with those of its groups of axes, (letter, expression), over those of the op."""
+
+    groups: tuple[tuple[str, str], ...]
+
+    def __call__(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return _with_groups(self.groups, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=256)
+def _with_groups(groups: tuple[tuple[str, str], ...], sizes: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    known = dict(sizes)
+    own = {letter: expressions.evaluate(text, known) for letter, text in groups}
+    row = {"N": own["K"]} if "K" in own and "N" not in own else {}
+    return MappingProxyType({**row, **known, **own})
+
+
+@dataclass(frozen=True)
+class _OfGroups:
+    """What a constraint demands, of the sizes of a kernel's groups."""
+
+    holds: Callable[[Config, Device, Sizes], bool]
+    sizes: GroupSizes
+
+    def __call__(self, config: Config, device: Device, sizes: Sizes) -> bool:
+        return self.holds(config, device, self.sizes(sizes))
+
+
+@dataclass(frozen=True)
 class Matched:
     """A kernel of a program and the template it fills."""
 
@@ -209,6 +242,21 @@ class Matched:
         left out."""
         steps = (self._concrete(step) for step in self.template.ann)
         return in_order(step for step in steps if not (step[0] in ("tile", "skip") and not step[1]))
+
+    @cached_property
+    def sizes(self) -> GroupSizes:
+        """The sizes of its groups. Those of slabs are left out: they are a matter of the config."""
+        extents = self.program.extents
+        groups = ((letter, axes) for letter, axes in self.found.groups.items() if letter != "S" and axes)
+        return GroupSizes(tuple((letter, " * ".join(f"({extents[a]})" for a in axes)) for letter, axes in groups))
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The template's, over the op's sizes."""
+        own = self.template.constraints
+        if all(text == f"({letter})" for letter, text in self.sizes.groups):
+            return own
+        return tuple(Constraint(c.reason, _OfGroups(c.holds, self.sizes)) for c in own)
 
     @property
     def symbols(self) -> tuple[str, ...]:

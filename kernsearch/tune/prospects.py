@@ -25,7 +25,7 @@ from ..sizes import evaluate
 from ..space import Op
 from .request import Request
 
-VARIANTS = 64  # searched, of the partitions that move the fewest bytes first
+VARIANTS = 64  # searched: where there are more, those of which the model expects most
 GUESSED = 400  # random configs are tried for
 GLANCES = 12  # feasible ones, by which a variant is judged before its configs are ranked
 PROMISING = 2.0  # variants whose best glance takes longer than the best of all by this are not ranked
@@ -37,15 +37,16 @@ MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their f
 
 
 class Prospects:
-    """Variants that can run here, the best ranked first, each with its feasible space.
+    """Variants that can run here, the best ranked first, each with its feasible space; those `named` among them.
 
     Raises SpaceError when there is none, DeviceError when the problem does not fit the device's memory or the device
     lacks its dtype.
     """
 
     def __init__(
-        self, op: Op, problem: Problem, backend: Backend, device: Device, ceilings: Ceilings, request: Request
-    ):
+        self, op: Op, problem: Problem, backend: Backend, device: Device, ceilings: Ceilings, request: Request,
+        named: Sequence[str] = (),
+    ):  # fmt: skip
         self.op, self.problem, self.backend, self.device = op, problem, backend, device
         self.sizes = {**op.sizes(problem), "THREADS": int(device.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
         self._ceilings, self._request = ceilings, request
@@ -60,8 +61,16 @@ class Prospects:
         self._seconds: dict[Candidate, float] = {}  # predictions
         self._needs_memory: dict[str, frozenset[str]] = {}  # variants that take it, and the letters that say how much
         self._needed: dict[Candidate, int] = {}  # bytes, of candidates with these letters alone
-        for variant in derive(problem, op, registry.templates(backend.name)).variants:
-            self._add(variant)
+        derived = derive(problem, op, registry.templates(backend.name)).variants
+        chosen = {v.name for v in model.foremost(derived, device, self.sizes, ceilings, VARIANTS)} | {
+            *named,
+            request.variant,
+        }
+        for variant in derived:
+            if variant.name in chosen:
+                self._add(variant)
+            else:
+                self._absent[variant.name] = f"the model expects more of the {VARIANTS} variants that are searched"
         if not self.variants:
             raise SpaceError(f"{problem.key}: no variant has a feasible config on {device.key}")
 
@@ -75,8 +84,6 @@ class Prospects:
         plan = lower(variant, first, self.problem, self.backend, self.device)
         if (assumed := launch.unmet(plan, self._names(plan)[1])) is not None:
             self._absent[variant.name] = f"it assumes {assumed}"
-        elif len(self.variants) >= VARIANTS:
-            self._absent[variant.name] = f"it moves more bytes than the {VARIANTS} variants that are searched"
         else:
             self.variants[variant.name], self.spaces[variant.name] = variant, space
             if plan.workspace or any(kernel.scratch != "0" for kernel in plan.kernels):
