@@ -235,7 +235,7 @@ def _combinations(choices: Sequence[Iterable[Template]]) -> list[tuple[Template,
 def _agree(templates: tuple[Template, ...]) -> bool:
     """Has each parameter a value that all these templates take?"""
     taken: dict[str, set[int]] = {}
-    for template in dict.fromkeys(templates):
+    for template in {template.name: template for template in templates}.values():
         for param in (*template.params, *template.knobs):
             taken[param.name] = taken.get(param.name, set(param.values)) & set(param.values)
     return all(taken.values())

@@ -36,7 +36,8 @@ CLIMBED = 4  # of which so many are improved at a time
 CLIMB_STEPS = 12
 KEPT = 48  # of a ranking
 SLABS_ASSUMED = 4  # of a reduction whose number of slabs another kernel's config says
-GLANCES = 12  # configs by which a kernel with a template is judged where there are many variants
+PARTITIONS = 24  # of which variants are judged where there are many: those that come first
+GLANCES = 6  # configs by which a kernel with a template is judged where there are many variants
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,16 @@ def predict_all(
 def foremost(
     variants: Sequence[Variant], device: Device, sizes: Sizes, ceilings: Ceilings, count: int
 ) -> tuple[Variant, ...]:
-    """The `count` variants of which the model expects most, in the order given; all when there are no more.
+    """The `count` variants of which the model expects most, in the order given; all when there are no more. Of many only
+    those of the first partitions are judged: in a derivation they move the fewest bytes.
 
     Kernels meet in memory only, so a variant is worth what its kernels are, and each of these is looked at once with
     each template: a few of its configs. Of variants with the same templates the best comes before the second of any.
     """
     if len(variants) <= count:
         return tuple(variants)
+    first = set(list(dict.fromkeys(variant.partition.key for variant in variants))[:PARTITIONS])
+    variants = [variant for variant in variants if variant.partition.key in first]
     known: dict[tuple[str, str], float] = {}
 
     def seconds(variant: Variant) -> float:

@@ -230,10 +230,11 @@ class KernelRoofline:
         sums, others = np.zeros(()), np.zeros(())
         for name in self.kernel.members:
             node = self.program.nodes[name]
+            own = {**self.whole, **{axis: self.extents[axis] for axis, _ in node.slab}}  # what slabs share counts whole
             for f in node.fields:
                 count = np.ones(())
                 for axis in dict.fromkeys((*f.axes, *node.over)):
-                    count = count * self.extents[axis]
+                    count = count * own[axis]
                 if node.op == "red" and f.monoid == "sum" and f.body is not None and f.body[0] == "mul":
                     sums = sums + 2 * count
                 else:

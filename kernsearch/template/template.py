@@ -68,6 +68,7 @@ class Template:
                 axis of N in operand B, "B.base" its address modulo 256
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
     flags       compiler flags beyond the backend's own
+    optional    so many of the last roots may be missing
     many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
     launches    on a device: entries in order with their geometry, over sizes of groups (M, N, K, B, S), parameter
                 letters, facts of the device in capitals (SMS), WORD where a kernel works on rows, and ITEMSIZE
@@ -90,6 +91,7 @@ class Template:
     assumes: tuple[str, ...] = ()
     efficiency: Callable[..., float] | None = None
     flags: tuple[str, ...] = ()
+    optional: int = 0
     many: bool = False
     launches: tuple[Launch, ...] = ()
     maps: tuple[TileMap, ...] = ()
@@ -122,17 +124,20 @@ class Template:
     @property
     def alike(self) -> tuple[object, ...]:
         """Templates of which this is equal match the same kernels, annotations aside."""
-        return (self.roots, self.groups, self.dtypes, self.many, self.swapped)
+        return (self.roots, self.optional, self.groups, self.dtypes, self.many, self.swapped)
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return False
-        matches = Matcher(program, kernel, unsplit=True).match(self._roots_for(kernel), some_roots=True)
+        roots = self.roots if self.optional else self._roots_for(kernel)
+        matches = Matcher(program, kernel, unsplit=True).match(roots, some_roots=True)
         return any(self._accepts(found) for found, _ in matches)
 
     def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
-        root = self.roots[0]
+        root, fewest = self.roots[0], len(self.roots) - self.optional
+        if self.optional and fewest <= len(kernel.outputs):
+            return self.roots[: len(kernel.outputs)]
         if not self.many or not isinstance(root, Hole):
             return self.roots
         more = (replace(root, role=f"{root.role}{i}") for i in range(1, len(kernel.outputs)))

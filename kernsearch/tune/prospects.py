@@ -28,6 +28,7 @@ from .request import Request
 VARIANTS = 64  # searched: where there are more, those of which the model expects most
 GUESSED = 400  # random configs are tried for
 GLANCES = 12  # feasible ones, by which a variant is judged before its configs are ranked
+FEW = 8  # of many variants are ranked
 PROMISING = 2.0  # variants whose best glance takes longer than the best of all by this are not ranked
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
@@ -66,6 +67,7 @@ class Prospects:
             *named,
             request.variant,
         }
+        self._many = len(derived) > VARIANTS
         for variant in derived:
             if variant.name in chosen:
                 self._add(variant)
@@ -204,5 +206,6 @@ class Prospects:
             drawn = list(islice(space.guesses(rng, GUESSED), GLANCES)) or [next(space.iterate())]
             told = model.predict_all(self.variants[name], drawn, self.device, self.sizes, self._ceilings)
             glances[name] = min((p.seconds for p in told), default=math.inf)
-        best = min(glances.values(), default=math.inf)
-        return {name: spaces[name] for name, seconds in glances.items() if seconds <= PROMISING * best}
+        best = sorted(glances.values())[: FEW if self._many and len(glances) > FEW else None]
+        limit = min(PROMISING * best[0], best[-1]) if best else math.inf
+        return {name: spaces[name] for name, seconds in glances.items() if seconds <= limit}

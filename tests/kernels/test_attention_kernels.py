@@ -71,8 +71,7 @@ def space_of(variant, of, device):
 def test_every_template_of_one_pass_over_the_keys_passes_all_gates(name, device, worker):
     dtype, options = PROBLEMS[name]
     of = problem(dtype, **options)
-    flash = "flash_lse" if options.get("lse") == "yes" else "flash"
-    names = [flash, f"{flash}_packed", "flash_slabs+combine", "flash_slabs_packed+combine"]
+    names = ["flash", "flash_packed", "flash_slabs+combine", "flash_slabs_packed+combine"]
     bench, backend = bench_of(of, device, worker), backends.get("cpu")
     for number, variant in enumerate(map(derived(of).variant, names)):
         config = space_of(variant, of, device).sample(random.Random(number))
@@ -130,7 +129,8 @@ TWINS = {
     "top-left for bottom-right": ("flash", {"(x->e_k) - (x->e_q)": "0"}, "off by|is "),
     "one key too many is seen": ("flash", {"(x->e_k) - (x->e_q)": "(x->e_k) - (x->e_q) + 1"}, "off by|is "),
     "padding is counted in the sum": (
-        "flash", {"weigh(s, v, b->first, keys, ": "weigh(s, v, b->first, ks_ceil(keys, KS_MR) * KS_MR, "}, "off by|is "),
+        "flash", {"weigh(s, v, b->first, keys, ": "weigh(s, v, b->first, ks_ceil(keys, KS_MR) * KS_MR, "},
+        "off by|is "),
     "keys of the block before": (
         "flash_packed", {"    pack_keys(x, i, keys, s->k);": "    if (first == 0) pack_keys(x, i, keys, s->k);"},
         "off by|is "),

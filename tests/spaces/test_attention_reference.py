@@ -1,4 +1,4 @@
-"""The NumPy references of attention agree with each other, with plain loops and with the program that is derived from."""
+"""The NumPy references of attention agree with each other, with plain loops and with the textbook program."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@
 
 _Static_assert(WIDE % KS_MR == 0, "three tiles of NR queries are no whole number of MR");
 
-#if KS_SAME_K && !defined(KS_PACK_K)
+#define DIRECT_V (KS_SAME_V && !defined(KS_PACK_V))
+#if KS_SAME_K
 #define DIRECT_K 1
 #define K_STEPS a_row, a_k
 #else
@@ -56,10 +57,11 @@ typedef struct {
     int64_t *sees;
 } state;
 
-// A block of keys as tiles read it, and of values; `v_edge`: the last panel of columns, where it is ragged.
+// A block of keys and of values as tiles read them. Edges are a ragged last tile of keys and a last panel of columns
+// that cannot be read where it is, if not NULL. Column c of the values begins at v + c * v_step for whole panels.
 typedef struct {
     const ks_t *k, *k_edge, *v, *v_edge;
-    int64_t first, keys, k_row, k_step, k_tile, v_row;
+    int64_t first, keys, k_row, k_step, k_tile, v_row, v_step;
 } block;
 
 static void pack_queries(const state *s) {
@@ -107,19 +109,22 @@ static __attribute__((unused)) void pack_keys(const ks_args *x, ks_at i, int64_t
 #endif
 }
 
-// Columns [i.N, i.N + columns) of values [i.K, i.K + keys), rows of `row` elements, filled up with 0 to whole panels.
-static void pack_values(const ks_args *x, ks_at i, int64_t keys, int64_t columns, int64_t row, ks_t *to) {
-    const int64_t left = i.N;
-    for (int64_t k = 0; k < keys; k++, i.K++, to += row) {
-        for (int64_t c = 0; c < ks_ceil(columns, KS_NR) * KS_NR; c += KS_LANES) {
-            i.N = left + c;
+// Columns [i.N, i.N + columns) of values [i.K, i.K + keys) in panels of NR, filled up with 0.
+static void pack_values(const ks_args *x, ks_at i, int64_t keys, int64_t columns, ks_t *to) {
 #if KS_PLAIN_V
-            ks_store_all(to + c, ks_load_some(ks_at_V(x, i), ks_step_V_N(x), columns - c));
+    pack_plain(to, KS_NR, columns, keys, ks_at_V(x, i), ks_step_V_N(x), ks_step_V_K(x));
 #else
-            for (int64_t l = 0; l < KS_LANES; l++, i.N++) to[c + l] = c + l < columns ? ks_V(x, i) : 0;
-#endif
+    const int64_t first = i.K, left = i.N;
+    for (int64_t p = 0; p < columns; p += KS_NR, to += KS_NR * keys) {
+        for (int64_t k = 0; k < keys; k++) {
+            i.K = first + k;
+            for (int64_t c = 0; c < KS_NR; c++) {
+                i.N = left + p + c;
+                to[k * KS_NR + c] = p + c < columns ? ks_V(x, i) : 0;
+            }
         }
     }
+#endif
 }
 
 static block get_block(const state *s, int64_t first, int64_t keys) {
@@ -127,7 +132,8 @@ static block get_block(const state *s, int64_t first, int64_t keys) {
     const int64_t depth = ks_extent_D(x), columns = ks_extent_N(x), ragged = keys % KS_MR;
     ks_at i = s->at;
     i.K = first, i.N = 0, i.D = 0;
-    block b = {.first = first, .keys = keys, .k = s->k, .k_row = 1, .k_step = KS_MR, .k_tile = KS_MR * depth, .v = s->v, .v_row = s->pitch};
+    block b = {.first = first, .keys = keys, .k = s->k, .k_row = 1, .k_step = KS_MR, .k_tile = KS_MR * depth};
+    b.v = s->v, b.v_row = KS_NR, b.v_step = keys;
 #if DIRECT_K
     b.k = ks_at_K(x, i), b.k_row = ks_step_K_K(x), b.k_step = ks_step_K_D(x), b.k_tile = KS_MR * b.k_row;
     if (ragged) {  // rows of a ragged tile as the others lie, in scratch
@@ -144,24 +150,19 @@ static block get_block(const state *s, int64_t first, int64_t keys) {
     pack_keys(x, i, keys, s->k);
     b.k_edge = s->k + keys / KS_MR * KS_MR * depth;  // as the others are
 #endif
+#if DIRECT_V
     const int64_t whole = columns / KS_NR * KS_NR, over = columns - whole;
-    const int exact = over == 0 || ks_tile_columns(over) == over;
-#if KS_SAME_V
     if (ks_step_V_N(x) == 1) {
-        b.v = b.v_edge = ks_at_V(x, i);
-        b.v_edge += whole;
-        b.v_row = ks_step_V_K(x);
-        if (!exact) {
+        b.v = ks_at_V(x, i), b.v_row = ks_step_V_K(x), b.v_step = 1;
+        if (over && ks_tile_columns(over) != over) {  // the tile would read past the end of rows
             i.N = whole;
-            pack_values(x, i, keys, over, s->pitch, s->v + whole);
-            b.v_edge = s->v + whole;
+            pack_values(x, i, keys, over, s->v);
+            b.v_edge = s->v;
         }
         return b;
     }
 #endif
-    (void)exact;
-    pack_values(x, i, keys, columns, s->pitch, s->v);
-    b.v_edge = s->v + whole;
+    pack_values(x, i, keys, columns, s->v);
     return b;
 }
 
@@ -180,47 +181,33 @@ static void get_scores(const state *s, const block *b, int64_t q, int64_t rows, 
     }
 }
 
-// From scores to weights exp(s - m), in place, for one vector of queries; state and sums are carried on.
-KS_INLINE void weigh(const state *s, int64_t q, int64_t first, int64_t keys, int masked) {
+// From scores to weights exp(s - m), in place, for one vector of queries; state and sums are carried on. Where a mask
+// hides something scores are kept between the two passes over them, else they are made of the sums twice.
+KS_INLINE void weigh(const state *s, int64_t q, int64_t first, int64_t keys, const int masked) {
     ks_t *column = s->scores + q % WIDE, *at = column;
+    const int64_t count = s->rows - q;
     const ks_v before = ks_load_all(s->m + q);
-    ks_v top = before, other = before;
+    ks_v top = before, sum = {0};
     ks_at i = s->at;
     i.M += q, i.K = first;
-    const int64_t count = s->rows - q;
-    int64_t k = 0;
-    for (; k + 2 <= keys; k += 2, i.K += 2, at += 2 * WIDE) {
-        ks_at j = i;
-        j.K++;
-        const ks_v one = ks_load_all(at), two = ks_load_all(at + WIDE);
-        const ks_v a = masked ? ks_score(s->x, i, count, one) : ks_score_seen(s->x, i, count, one);
-        const ks_v c = masked ? ks_score(s->x, j, count, two) : ks_score_seen(s->x, j, count, two);
-        top = ks_larger(a, top), other = ks_larger(c, other);
-        ks_store_all(at, a), ks_store_all(at + WIDE, c);
+    KS_UNROLL(4) for (int64_t k = 0; k < keys; k++, i.K++, at += WIDE) {
+        ks_v x = ks_load_all(at);
+        x = masked ? ks_score(s->x, i, count, x) : ks_score_seen(s->x, i, count, x);
+        top = ks_larger(x, top);
+        if (masked) ks_store_all(at, x);
     }
-    if (k < keys) {
-        const ks_v one = ks_load_all(at);
-        const ks_v a = masked ? ks_score(s->x, i, count, one) : ks_score_seen(s->x, i, count, one);
-        top = ks_larger(a, top);
-        ks_store_all(at, a);
-    }
-    top = ks_larger(other, top);
     const ks_v by = ks_larger(ks_splat(-KS_LARGEST), top);
-    ks_v sum = {0}, more = {0};
-    at = column;
-    for (k = 0; k + 2 <= keys; k += 2, at += 2 * WIDE) {
-        const ks_v a = ks_exp_to_44(ks_load_all(at) - by), c = ks_exp_to_44(ks_load_all(at + WIDE) - by);
-        sum += a, more += c;
-        ks_store_all(at, a), ks_store_all(at + WIDE, c);
-    }
-    if (k < keys) {
-        const ks_v a = ks_exp_to_44(ks_load_all(at) - by);
-        sum += a;
-        ks_store_all(at, a);
+    at = column, i.K = first;
+    KS_UNROLL(2) for (int64_t k = 0; k < keys; k++, i.K++, at += WIDE) {
+        ks_v x = ks_load_all(at);
+        if (!masked) x = ks_score_seen(s->x, i, count, x);
+        x = ks_exp_to_44(x - by);
+        sum += x;
+        ks_store_all(at, x);
     }
     const ks_v carried = ks_exp_of_shift(before, top);
     ks_store_all(s->m + q, top);
-    ks_store_all(s->l + q, ks_load_all(s->l + q) * carried + (sum + more));
+    ks_store_all(s->l + q, ks_load_all(s->l + q) * carried + sum);
     for (int64_t r = 0; r < KS_LANES && r < count; r++) {
         if (carried[r] == 1) continue;
         ks_t *row = s->o + (q + r) * s->pitch;
@@ -233,11 +220,12 @@ static void add_values(const state *s, const block *b, int64_t q, int64_t rows, 
     const int64_t columns = ks_extent_N(s->x);
     for (int64_t c = 0; c < columns; c += KS_NR) {
         const int64_t wide = ks_least(KS_NR, columns - c);
-        const ks_t *values = wide < KS_NR ? b->v_edge : b->v + c;
-        const int64_t row = wide < KS_NR && b->v_edge != b->v + c ? s->pitch : b->v_row;
+        const int edge = wide < KS_NR && b->v_edge;
+        const ks_t *values = edge ? b->v_edge : b->v + c * b->v_step;
         for (int64_t r = 0; r < rows; r += KS_MR) {
             ks_t *sums = s->o + (q + r) * s->pitch + c;
-            value_tile(wide, keys, s->scores + r, 1, WIDE, values, row, sums, s->pitch, sums, s->pitch);
+            value_tile(wide, keys, s->scores + r, 1, WIDE, values, edge ? KS_NR : b->v_row, sums, s->pitch, sums,
+                       s->pitch);
         }
     }
 }

@@ -8,12 +8,12 @@ from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes
 from kernsearch.template import Template
 
-from .patterns import GROUPS, OUTPUT, SLABS, WITH_NORMALIZER
+from .patterns import GROUPS, OUTPUTS, SLABS
 
 _MC = Param("MC", (24, 48, 96, 192, 384), "queries of a job")
 _KC = Param("KC", (32, 64, 128, 256, 512), "keys between two looks at the maxima")
 _MR = Param("MR", (4, 6, 8, 12), "keys of a tile of scores, queries of a tile of the output")
-_NR = Param("NR", (8, 16, 24, 32, 48, 64), "queries of a tile of scores, columns of a tile of the output")
+_NR = Param("NR", (4, 8, 16, 24, 32, 48, 64), "queries of a tile of scores, columns of a tile of the output")
 _KU = Param("KU", (1, 2, 4, 8), "steps per turn of the inner loops")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16, 32), "slabs of the keys")
 
@@ -38,18 +38,35 @@ def _fits_queries(config: Config, device: Device, sizes: Sizes) -> bool:
     return not smaller or smaller[-1] < sizes["M"]
 
 
-def efficiency(config: Config, device: Device, sizes: Sizes) -> float:
-    """Share of the peak of the two products: two multiply-adds and two loads a cycle, queries and columns that are no
-    whole number of tiles, and the state that is carried on once for each KC keys."""
-    lanes = _lanes(device, sizes)
-    across, rows = config["NR"] / lanes, sizes["M"]
+def _wide(config: Config) -> int:
+    """Queries that meet a block of keys at a time: a whole number of both tiles."""
+    return config["NR"] if config["NR"] % config["MR"] == 0 else 3 * config["NR"]
+
+
+def _fitting(count: int, device: Device) -> float:
+    """What an inner loop keeps of its speed where so many float32 do not stay in the first level cache."""
+    return min(1.0, 0.7 + 0.3 * device.l1d_bytes / (4 * count))
+
+
+def packed_efficiency(config: Config, device: Device, sizes: Sizes, *, values: float = 1.0) -> float:
+    """Share of the peak of the two products: two multiply-adds and two loads a cycle, starting and ending a tile, what
+    does not stay near, ragged tiles. `values`: how much of it the second one reaches. Measured on a Zen 3."""
+    lanes, wide = _lanes(device, sizes), _wide(config)
+    across, rows, depth = config["NR"] / lanes, sizes["M"], sizes["D"]
     work, loads = config["MR"] * across / 2, (config["MR"] + across) / 2
-    cycles = max(work, loads, 4.0) + 0.15 * loads
-    wide = -(-rows // config["NR"]) * config["NR"]
-    steps = min(config["KC"], sizes["K"])
-    kept = sizes["D"] / (sizes["D"] + 12) * steps / (steps + 16)
+    share = work / (max(work, loads, 4.0) + 0.15 * loads) * (1 - 0.08 / config["KU"])
+    keys = min(config["KC"], sizes["K"])
+    first = depth / (depth + 10) * _fitting((wide + config["MR"]) * depth + wide * config["MR"], device)
+    second = values * keys / (keys + 14) * _fitting(keys * (wide + config["NR"]), device)
+    used = rows / (-(-rows // config["NR"]) * config["NR"])
     spilled = max(0, _registers(config, device, sizes) - device.vector_registers)
-    return work / cycles * rows / wide * kept / (1 + 0.1 * spilled)
+    return share * 2 / (1 / first + 1 / second) * used / (1 + 0.1 * spilled)
+
+
+def efficiency(config: Config, device: Device, sizes: Sizes) -> float:
+    """As `packed_efficiency`; rows of values that lie a multiple of 256 bytes apart take each other's place."""
+    crowded = sizes["N"] * sizes["ITEMSIZE"] % 256 == 0 and config["KC"] > 64
+    return packed_efficiency(config, device, sizes, values=0.8 if crowded else 0.97)
 
 
 _CONSTRAINTS = (
@@ -62,6 +79,7 @@ _CONSTRAINTS = (
         "register tile is too small to hide the latency of its sums",
         lambda c, d, s: c["MR"] * c["NR"] >= 8 * _lanes(d, s),
     ),
+    Constraint("three tiles of NR queries are no whole number of MR", lambda c, d, s: 3 * c["NR"] % c["MR"] == 0),
     Constraint("KC is larger than the keys need", _fits_keys),
     Constraint("MC is larger than the queries need", _fits_queries),
 )
@@ -87,7 +105,8 @@ FLASH = Template(
     name="flash",
     backend="cpu",
     what="scores, online softmax and weighted values in one pass over the keys",
-    roots=OUTPUT,
+    roots=OUTPUTS,
+    optional=1,
     source="attention/c/01_flash.c",
     entry="attention_flash",
     groups=GROUPS,
@@ -98,24 +117,23 @@ FLASH = Template(
     scratch=_SCRATCH,
     efficiency=efficiency,
 )
-FLASH_LSE = replace(
-    FLASH, name="flash_lse", what="as flash, the logarithm of the normalizer too", roots=WITH_NORMALIZER
-)
 FLASH_SLABS = replace(
     FLASH,
     name="flash_slabs",
     what="as flash, for slabs of the keys in parallel: for few queries",
     roots=SLABS,
+    optional=0,
     params=(_SPLIT, *FLASH.params),
     constraints=(_SLAB, *_CONSTRAINTS),
 )
 
 
 def templates() -> tuple[Template, ...]:
-    found = (FLASH, FLASH_LSE, FLASH_SLABS)
-    ann = (*_ANN[:-1], ("move", "K", "pack"), _ANN[-1])
+    found = (FLASH, FLASH_SLABS)
+    ann = (*_ANN[:-1], ("move", "V", "pack"), _ANN[-1])
     packed = (
-        replace(t, name=f"{t.name}_packed", what=f"{t.what}; keys packed", ann=ann, flags=("-DKS_PACK_K",))
+        replace(t, name=f"{t.name}_packed", what=f"{t.what}; values packed", ann=ann, flags=("-DKS_PACK_V",),
+                efficiency=packed_efficiency)
         for t in found
     )
     return (*found, *packed)

@@ -22,6 +22,5 @@ def _state(*, slab: bool = False) -> Pattern:
     return red(FIELDS, scores, "V", wide=("o",), slab=slab, name="state")
 
 
-OUTPUT = (hole("O", _state()),)
-WITH_NORMALIZER = (*OUTPUT, hole("L", _state()))
+OUTPUTS = (hole("O", _state()), hole("L", _state()))  # the second where it is wanted
 SLABS = tuple(hole(f"{name}_", _state(slab=True)) for name in FIELDS)
