@@ -26,8 +26,12 @@
 
 _Static_assert(WIDE % KS_MR == 0, "three tiles of NR queries are no whole number of MR");
 
-#define DIRECT_V (KS_SAME_V && !defined(KS_PACK_V))
-#if KS_SAME_K
+#if defined(KS_PACKED) || !KS_SAME_V
+#define DIRECT_V 0
+#else
+#define DIRECT_V 1
+#endif
+#if KS_SAME_K && !defined(KS_PACKED)
 #define DIRECT_K 1
 #define K_STEPS a_row, a_k
 #else
@@ -58,7 +62,7 @@ typedef struct {
 } state;
 
 // A block of keys and of values as tiles read them. Edges are a ragged last tile of keys and a last panel of columns
-// that cannot be read where it is, if not NULL. Column c of the values begins at v + c * v_step for whole panels.
+// that cannot be read where they are, if not NULL. Column c of the values begins at v + c * v_step for whole panels.
 typedef struct {
     const ks_t *k, *k_edge, *v, *v_edge;
     int64_t first, keys, k_row, k_step, k_tile, v_row, v_step;
@@ -148,7 +152,6 @@ static block get_block(const state *s, int64_t first, int64_t keys) {
 #else
     (void)ragged;
     pack_keys(x, i, keys, s->k);
-    b.k_edge = s->k + keys / KS_MR * KS_MR * depth;  // as the others are
 #endif
 #if DIRECT_V
     const int64_t whole = columns / KS_NR * KS_NR, over = columns - whole;
@@ -169,16 +172,26 @@ static block get_block(const state *s, int64_t first, int64_t keys) {
 // Scores of queries [q, q + rows), rows <= WIDE, with the first `keys` of a block: keys down, queries across.
 static void get_scores(const state *s, const block *b, int64_t q, int64_t rows, int64_t keys) {
     const int64_t depth = ks_extent_D(s->x);
-    const ks_t *queries = s->q + q * depth, *key = b->k;
+    const ks_t *queries = s->q + q * depth;
+#if DIRECT_K  // rows that lie apart are better read once, packed keys again for each panel of queries
+    const ks_t *key = b->k;
     ks_t *to = s->scores;
     for (int64_t k = 0; k < keys; k += KS_MR, key += b->k_tile, to += KS_MR * WIDE) {
         const int edge = b->keys - k < KS_MR;
         const ks_t *from = edge ? b->k_edge : key;
-        const int64_t row = edge && DIRECT_K ? depth : b->k_row, step = edge && DIRECT_K ? 1 : b->k_step;
+        const int64_t row = edge ? depth : b->k_row, step = edge ? 1 : b->k_step;
         for (int64_t c = 0; c < rows; c += KS_NR)
             score_tile(ks_least(KS_NR, rows - c), depth, from, row, step, queries + c * depth, KS_NR, NULL, 0, to + c,
                        WIDE);
     }
+#else
+    for (int64_t c = 0; c < rows; c += KS_NR, queries += KS_NR * depth) {
+        const ks_t *key = b->k;
+        ks_t *to = s->scores + c;
+        for (int64_t k = 0; k < keys; k += KS_MR, key += b->k_tile, to += KS_MR * WIDE)
+            score_tile(ks_least(KS_NR, rows - c), depth, key, 1, KS_MR, queries, KS_NR, NULL, 0, to, WIDE);
+    }
+#endif
 }
 
 // From scores to weights exp(s - m), in place, for one vector of queries; state and sums are carried on. Where a mask

@@ -130,10 +130,16 @@ FLASH_SLABS = replace(
 
 def templates() -> tuple[Template, ...]:
     found = (FLASH, FLASH_SLABS)
-    ann = (*_ANN[:-1], ("move", "V", "pack"), _ANN[-1])
+    ann = (*_ANN[:-1], ("move", "K", "pack"), ("move", "V", "pack"), _ANN[-1])
     packed = (
-        replace(t, name=f"{t.name}_packed", what=f"{t.what}; values packed", ann=ann, flags=("-DKS_PACK_V",),
-                efficiency=packed_efficiency)
+        replace(
+            t,
+            name=f"{t.name}_packed",
+            what=f"{t.what}; keys and values packed",
+            ann=ann,
+            flags=("-DKS_PACKED",),
+            efficiency=packed_efficiency,
+        )
         for t in found
     )
     return (*found, *packed)
