@@ -95,11 +95,11 @@ def predict_all(
 def foremost(
     variants: Sequence[Variant], device: Device, sizes: Sizes, ceilings: Ceilings, count: int
 ) -> tuple[Variant, ...]:
-    """The `count` variants of which the model expects most, in the order given; all when there are no more. Of many only
-    those of the first partitions are judged: in a derivation they move the fewest bytes.
+    """The `count` variants of which the model expects most, in the order given; all when there are no more.
 
     Kernels meet in memory only, so a variant is worth what its kernels are, and each of these is looked at once with
     each template: a few of its configs. Of variants with the same templates the best comes before the second of any.
+    Only those of the first partitions are judged: in a derivation they move the fewest bytes.
     """
     if len(variants) <= count:
         return tuple(variants)

@@ -13,6 +13,7 @@ from typing import Any
 from .. import sizes as expressions
 from ..binding import Array, Binding, Expr, Field, Root
 from ..device import Device
+from ..meaning.loops import masks_above, may_skip
 from ..plan import Launch
 from ..program import Annotation, Kernel, Place, Program
 from ..program import body as bodies
@@ -117,9 +118,12 @@ class Template:
         return next(islice(ways, int(self.swapped), None), None)
 
     def filled(self, program: Program, kernel: Kernel, found: Found, outputs: tuple[Place, ...]) -> Matched | None:
-        """The match, unless the kernel is annotated in a way that the template is not."""
+        """The match, unless the kernel is annotated in a way that the template is not, or masks something of which the
+        template leaves out tiles that may not be left out."""
         matched = Matched(self, program, kernel.label, found, outputs)
-        return matched if set(kernel.annotations) <= set(matched.annotations) else None
+        skipped = (axis for step in matched.annotations if step[0] == "skip" for axis in step[1])
+        fits = set(kernel.annotations) <= set(matched.annotations)
+        return matched if fits and all(may_skip(program, kernel, axis) for axis in skipped) else None
 
     @property
     def alike(self) -> tuple[object, ...]:
@@ -244,7 +248,7 @@ class Matched:
     @cached_property
     def annotations(self) -> tuple[Annotation, ...]:
         """The template's annotations with axes for groups and value keys for roles, in order; a tile of no axes is
-        left out."""
+        left out, and so is what is skipped where nothing masks it."""
         steps = (self._concrete(step) for step in self.template.ann)
         return in_order(step for step in steps if not (step[0] in ("tile", "skip") and not step[1]))
 
@@ -291,7 +295,8 @@ class Matched:
     def _concrete(self, step: Annotation) -> Annotation:
         kind, what, *rest = step
         if kind in ("tile", "skip"):
-            return (kind, tuple(axis for letter in what for axis in self.found.groups.get(letter, ())), *rest)
+            axes = tuple(axis for letter in what for axis in self.found.groups.get(letter, ()))
+            return (kind, axes if kind == "tile" else self._masked(axes), *rest)
         if kind == "combine":
             return (kind, *self.found.groups.get(what, (what,)), *rest)
         if kind in ("keep", "move", "unit"):
@@ -299,6 +304,12 @@ class Matched:
             name = use.node if use else self.found.anchors[what]
             return (kind, self.program.keys[name], *rest)
         return step
+
+    def _masked(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes that a mask of the kernel hides something of."""
+        anchors = (self.program.nodes[name] for name in self.kernel.anchors)
+        hidden = {k for node in anchors for _, k, _ in masks_above(self.program, self.kernel, node)}
+        return tuple(axis for axis in axes if axis in hidden)
 
     # -- what the backend is told
 
