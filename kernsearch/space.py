@@ -95,6 +95,7 @@ class Op:
               set only, and above 1 everything is compared
     spelled   (sizes, options) as a person gives them -> (op, shape, options): shorter shapes, options that name a
               problem of another op; None where they are the op's own
+    spellings options that `spelled` takes besides
     typical   by backend, shapes that have shipped defaults, the commonest first; the nearest one serves
     """
 
@@ -110,6 +111,7 @@ class Op:
     what: str = ""
     textbook: Callable[..., dict[str, np.ndarray]] | None = None
     identity: Callable[..., float | None] | None = None
+    spellings: tuple[OptionSpec, ...] = ()
     spelled: Callable[[tuple[int, ...], dict[str, Any]], tuple[str, tuple[int, ...], dict[str, Any]]] | None = None
     typical: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports

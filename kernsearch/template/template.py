@@ -255,8 +255,8 @@ class Matched:
     @cached_property
     def sizes(self) -> GroupSizes:
         """The sizes of its groups. Those of slabs are left out: they are a matter of the config."""
-        extents = self.program.extents
-        groups = ((letter, axes) for letter, axes in self.found.groups.items() if letter != "S" and axes)
+        extents, slabs = self.program.extents, self.program.slabs
+        groups = ((n, axes) for n, axes in self.found.groups.items() if axes and not slabs.keys() & set(axes))
         return GroupSizes(tuple((letter, " * ".join(f"({extents[a]})" for a in axes)) for letter, axes in groups))
 
     @cached_property

@@ -68,6 +68,13 @@ OPTIONS = (
 )
 
 
+SPELLINGS = (
+    space.OptionSpec(
+        "kv_heads", "", str, "heads of keys and values, of which the heads are a multiple: leads to grouped_attention"
+    ),
+)
+
+
 def sizes_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Queries, keys, inner and outer head dimension: the last four sizes of either op."""
     return shape[-4:]
@@ -151,6 +158,7 @@ OP = space.Op(
     inputs=space.InputSets(f"{__name__}.inputs"),
     edges=edges,
     textbook=textbook,
+    spellings=SPELLINGS,
     spelled=spelled,
     what="O = softmax(scale * Q K^T, masked) V for each head",
     typical={

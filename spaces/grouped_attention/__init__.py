@@ -30,6 +30,7 @@ OP = replace(
     name="grouped_attention",
     letters=("B", "H", "G", "Q", "K", "D", "E"),
     root=_root,
+    spellings=(),
     spelled=None,
     what="attention of G heads of queries for each head of keys and values",
     typical={"cpu": ((1, 8, 4, 1024, 1024, 128, 128), (1, 8, 4, 1, 4096, 128, 128))},

@@ -156,3 +156,15 @@ def test_what_does_not_fit_is_a_clear_error():
     ):
         with pytest.raises(error, match=words):
             wrong()
+
+
+def test_a_plan_with_two_outputs_returns_both():
+    q, k, v = arrays()
+    plan = ks.load("attention", shape=(2, 4, 9, 13, 8, 5), dtype="float32", device="cpu", lse="yes")
+    o, lse = plan(q, k, v, scale=0.3)
+    want, log = expected(q, k, v, scale=0.3)
+    assert agree(o, want) and agree(lse, log)
+    given_outs = np.empty_like(o), np.empty_like(lse)
+    assert plan(q, k, v, out=given_outs, scale=0.3)[1] is given_outs[1] and agree(given_outs[0], want)
+    with pytest.raises(ArrayError, match="out: want 2 arrays, O, L"):
+        plan(q, k, v, out=o, scale=0.3)

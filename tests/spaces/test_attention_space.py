@@ -143,18 +143,17 @@ def test_of_thousands_of_variants_the_model_keeps_the_fused_and_good_unfused_one
     assert model.foremost(variants[:5], device, sizes, ceilings.guess(device), 64) == variants[:5]
 
 
+def test_an_option_of_an_op_may_stand_by_its_name_and_others_are_unknown(capsys):
+    words = ("cache", "why", "attention", "--shape", "1x4x33x40x16", "--device", "cpu")
+    assert "grouped_attention" in said(capsys, *words, "--kv-heads", "2", "--causal", "true")
+    for wrong in (("--heads-of-k", "2"), ("--kv-heads",)):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *wrong])
+        assert ended.value.code == 2 and "No such option" in capsys.readouterr().err
+
+
 def test_commands_take_the_options_of_the_op(capsys):
-    words = (
-        "attention",
-        "--shape",
-        "1x4x33x40x16",
-        "--device",
-        "cpu",
-        "--option",
-        "causal=true",
-        "--option",
-        "kv_heads=2",
-    )
+    words = ("attention", "--shape", "1x4x33x40x16", "--device", "cpu", "--causal", "true", "--kv-heads=2")
     told = json.loads(said(capsys, "tune", *words, "--trials", "2", "--timeout", "60", "--json"))
     key = "grouped_attention 1x2x2x33x40x16x16 float32 causal=bottom-right layout=bhsd lse=no query_offset=none"
     assert told["problem"] == key and told["counts"]["measured"] >= 1
