@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 
+import attention_cpu
 import breadth
 import compare
 import resolution
@@ -44,6 +45,9 @@ def main() -> None:
     wide = add("softmax", "rows of four lengths against torch.softmax(out=)")
     wide.add_argument("--tune", action="store_true", help="tune the shapes first")
     wide.add_argument("--rounds", type=int, default=None, help="interleaved rounds in each process")
+    heads = add("attention", "eight heads, whole and causal, against torch's scaled_dot_product_attention")
+    heads.add_argument("--tune", action="store_true", help="tune the shapes first")
+    heads.add_argument("--rounds", type=int, default=None, help="interleaved rounds in each process")
     add("untuned", "default candidates of twenty shapes against NumPy")
     add("near", "records of near shapes against tuning; takes about 15 minutes")
     sharp = add("resolution", "play-offs of a kernel with itself, and with a planted difference of 2 percent")
@@ -69,6 +73,8 @@ def main() -> None:
             breadth.eight(given.dtype, given.tune, given.rounds)
         case "softmax":
             softmax_rows.rows(given.tune, given.rounds)
+        case "attention":
+            attention_cpu.heads(given.tune, given.rounds)
         case "untuned":
             breadth.untuned()
         case "near":

@@ -97,7 +97,7 @@ class Variant:
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return tuple(dict.fromkeys(c for matched in self.kernels for c in matched.template.constraints))
+        return tuple(dict.fromkeys(c for matched in self.kernels for c in matched.constraints))
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,20 @@ def _kept(program: Program, rules: Sequence[Rule], fits: Fits) -> Iterator[tuple
 
 
 def _combinations(choices: Sequence[Iterable[Template]]) -> list[tuple[Template, ...]]:
-    """One template a kernel. Kernels meet in memory only, so that mixing alike ones shows little: those come last."""
+    """One template a kernel. Kernels meet in memory only, so that mixing alike ones shows little: those come last.
+    Templates that share a letter but no value of it are not combined."""
     seen = islice(product(*choices), COMBINATIONS_SEEN)
-    return sorted(seen, key=lambda templates: len({t.name for t in templates}))[:COMBINATIONS]
+    ordered = sorted(seen, key=lambda templates: len({t.name for t in templates}))
+    return list(islice((templates for templates in ordered if _agree(templates)), COMBINATIONS))
+
+
+def _agree(templates: tuple[Template, ...]) -> bool:
+    """Has each parameter a value that all these templates take?"""
+    taken: dict[str, set[int]] = {}
+    for template in {template.name: template for template in templates}.values():
+        for param in (*template.params, *template.knobs):
+            taken[param.name] = taken.get(param.name, set(param.values)) & set(param.values)
+    return all(taken.values())
 
 
 def _variants(

@@ -87,11 +87,16 @@ def op(name: str) -> Op:
 def problem(
     name: str, shape: Sequence[int] | str, dtype: Any = None, *, backend: str = "cpu", **options: Any
 ) -> Problem:
-    """A checked problem of the op of that name. An option of None is its default; a dtype may be NumPy's."""
+    """A checked problem of the op of that name, or of one that it leads to (`Op.spelled`). An option of None is its
+    default; a dtype may be NumPy's."""
     if dtype is not None and not isinstance(dtype, str):
         dtype = getattr(dtype, "name", None) or getattr(dtype, "__name__", repr(dtype))
     given = {option: value for option, value in options.items() if value is not None}
-    return op(name).problem(whole_sizes(shape), dtype, backend=backend, **given)
+    found, sizes = op(name), whole_sizes(shape)
+    if found.spelled is not None:
+        name, sizes, given = found.spelled(sizes, given)
+        found = op(name)
+    return found.problem(sizes, dtype, backend=backend, **given)
 
 
 def public() -> dict[str, str]:

@@ -93,6 +93,9 @@ class Op:
     identity  (problem, inputs, scalars, outputs, rng) -> error of a cheap randomized identity that the outputs obey,
               as a share of what is allowed, or None where there is none for this problem; asked for the first input
               set only, and above 1 everything is compared
+    spelled   (sizes, options) as a person gives them -> (op, shape, options): shorter shapes, options that name a
+              problem of another op; None where they are the op's own
+    spellings options that `spelled` takes besides
     typical   by backend, shapes that have shipped defaults, the commonest first; the nearest one serves
     """
 
@@ -108,6 +111,8 @@ class Op:
     what: str = ""
     textbook: Callable[..., dict[str, np.ndarray]] | None = None
     identity: Callable[..., float | None] | None = None
+    spellings: tuple[OptionSpec, ...] = ()
+    spelled: Callable[[tuple[int, ...], dict[str, Any]], tuple[str, tuple[int, ...], dict[str, Any]]] | None = None
     typical: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
 

@@ -7,11 +7,11 @@ headers define. exp(shift(x, m)) is `ks_exp_of_shift(x, m)`, whose argument is 0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from re import Match, sub
 
-from ..binding import Expr
+from ..binding import Expr, Field
 
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LEAVES = frozenset({"load", "acc", "field", "scalar", "const"})
@@ -66,6 +66,15 @@ def leaves(expr: Expr, kind: str) -> Iterator[Expr]:
     elif expr[0] not in LEAVES:
         for inner in expr[1:]:
             yield from leaves(inner, kind)
+
+
+def needed(fields: Sequence[Field], value: Expr) -> tuple[Field, ...]:
+    """The fields that an output's value looks at, and those that these look at, in order."""
+    wanted = {leaf[1] for leaf in leaves(value, "acc")}
+    for field in reversed(fields):
+        if field.name in wanted:
+            wanted |= {leaf[1] for leaf in leaves(field.body, "field")}
+    return tuple(field for field in fields if field.name in wanted)
 
 
 def fold(expression: str, values: Mapping[str, int | str]) -> str:

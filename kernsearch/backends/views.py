@@ -20,11 +20,13 @@ def c_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """How flattened group indices address arrays: the axes of each group, in order; `x` reaches the arguments."""
+    """How flattened group indices address arrays: the axes of each group, in order; `x` reaches the arguments, vectors
+    go along the group `vector`."""
 
     binding: Binding
     groups: Mapping[str, tuple[str, ...]]
     x: str = "x->"
+    vector: str = VECTOR_GROUP
 
     def array(self, name: str) -> Array:
         return next(array for array in self.binding.arrays if array.name == name)
@@ -60,8 +62,21 @@ class View:
 
     def slack(self, q: str, k: str, off: str) -> str:
         """How many more steps of k a mask leaves before it hides the element: negative where it does."""
-        names = {axis_size: f"{self.x}e_{c_name(axis)}" for axis, axis_size in self.binding.extents.items()}
-        return f"{self.index(q)} + ({fold(off, names)}) - {self.index(k)}"
+        return f"{self.index(q)} + ({self.size(off)}) - {self.index(k)}"
+
+    def size(self, text: str) -> str:
+        """A size expression over the extents of the kernel's axes."""
+        return fold(text, {size: f"{self.x}e_{c_name(axis)}" for axis, size in self.binding.extents.items()})
+
+    def reach(self) -> tuple[str, str]:
+        """The range [first, last) of K: all of it, or that of the slab."""
+        if (cut := self.slab()) is None:
+            return "0", self.extent("K")
+        axis, slab = cut
+        whole = f"{self.x}e_{c_name(axis)}"
+        length = f"(({whole} + {self.x}e_{c_name(slab)} - 1) / {self.x}e_{c_name(slab)})"
+        at = self.index(slab)
+        return f"ks_least({at} * {length}, {whole})", f"ks_least(({at} + 1) * {length}, {whole})"
 
     def group_axis(self, group: str) -> str | None:
         """The only axis of a group; None when it has none or several."""
@@ -77,5 +92,5 @@ class View:
 
     @property
     def vector_axis(self) -> str | None:
-        """The axis along which columns follow each other."""
-        return self.group_axis(VECTOR_GROUP)
+        """The axis along which a vector's lanes follow each other."""
+        return self.group_axis(self.vector)

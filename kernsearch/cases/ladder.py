@@ -70,7 +70,7 @@ def run(
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     names = rungs(op, backend.name)
     roof = ceilings.of(backend, where)
-    prospects = Prospects(registry.op(op), problem, backend, where, roof, Request(max_workspace=LARGE))
+    prospects = Prospects(registry.op(problem.op), problem, backend, where, roof, Request(max_workspace=LARGE), names)
     told: dict[str, Any] = {
         "schema": SCHEMA,
         "problem": problem.key,
@@ -78,7 +78,7 @@ def run(
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "policy": policy(where),
         "floor_s": floor_s(problem, roof),
-        "flops": registry.op(op).flops(problem),
+        "flops": registry.op(problem.op).flops(problem),
         "rungs": [],
     }
     chosen: dict[str, list[dict[str, int]]] = {}

@@ -67,10 +67,10 @@ def all_prepared(
 
 def prepared(arm: Arm, op_name: str, backend: Backend, device: Device, ceilings: Ceilings) -> Prepared:
     """Choose the candidate of an arm. Raises SpaceError when the problem has no such variant or config."""
-    op = registry.op(op_name)
     problem = registry.problem(op_name, arm.shape, arm.dtype, backend=backend.name, **arm.options)
+    op = registry.op(problem.op)
     request = Request(fix=dict(arm.fix), max_workspace=LARGE)
-    prospects = Prospects(op, problem, backend, device, ceilings, request)
+    prospects = Prospects(op, problem, backend, device, ceilings, request, arm.variant)
     name = next((name for name in arm.variant if name in prospects.spaces), None)
     if name is None:
         raise SpaceError(f"{problem.key}: no variant {' or '.join(arm.variant)} on {device.key}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from ..errors import KernsearchError, NothingSurvived
 from . import cache, looking, replaying, studies, timing, tuning
-from .common import complain
+from .common import complain, op_options
 
 
 class _ReaderGone(Exception):
@@ -18,13 +19,25 @@ class _ReaderGone(Exception):
 
 
 class _Commands(click.Group):
-    """A group that says in its own words when a pipe has broken; click would exit with 1, which has a meaning here."""
+    """A group that says in its own words when a pipe has broken; click would exit with 1, which has a meaning here.
+    Options that no command has and some op does are passed on as --option: `--kv-heads 4`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        return super().resolve_command(ctx, op_options(args, set(_options(self))))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderGone from error
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    """The options of a command and of those below it."""
+    for param in command.params:
+        yield from (*param.opts, *param.secondary_opts)
+    for below in getattr(command, "commands", {}).values():
+        yield from _options(below)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

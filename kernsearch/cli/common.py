@@ -20,6 +20,28 @@ def _pairs(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -
     context.meta[_MORE] = {name: value for name, _, value in (text.partition("=") for text in given)}
 
 
+def op_options(words: list[str], known: set[str]) -> list[str]:
+    """The words of a command line with `--kv-heads 4` or `--kv-heads=4`, an option that some op has and no command
+    knows, as `--option kv_heads=4`."""
+    strange = [w for w in words if w.startswith("--") and w.partition("=")[0] not in {*known, "--help", "--"}]
+    if not strange:
+        return words
+    from ..registry import ops
+
+    names = {spec.name for op in ops().values() for spec in (*op.options, *op.spellings)}
+    found, left = [], iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        own = name.removeprefix("--").replace("-", "_")
+        if word not in strange or own not in names:
+            found.append(word)
+        elif (given := value if equals else next(left, None)) is not None:
+            found += ["--option", f"{own}={given}"]
+        else:
+            found.append(word)
+    return found
+
+
 def named_options(options: dict[str, Any]) -> dict[str, Any]:
     """Options of the problem, those of --option among them."""
     return {**options, **click.get_current_context().meta.get(_MORE, {})}
@@ -32,7 +54,7 @@ def problem_options(command: Callable[..., Any], *, required: bool = True) -> Ca
                      help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The activation is "
                           "always last: act(alpha A B + bias + beta C).  [default: none]"),
         click.option("--option", multiple=True, expose_value=False, callback=_pairs, metavar="NAME=VALUE",
-                     help="Any option of the op, like result=log for softmax. May be repeated."),
+                     help="Any option of the op, like result=log for softmax; or by its name, --result log."),
         click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--dtype", default=None, help="Default: float32 on the CPU, bfloat16 on CUDA."),

@@ -196,7 +196,8 @@ class DeviceKernel(BlockTraffic):
         """Share of the peak of the inner loop."""
         hook = self.matched.template.efficiency
         if hook is not None:
-            shares = [hook(config, self.device, self.sizes) for config in self.configs]
+            sizes = self.matched.sizes(self.sizes)
+            shares = [hook(config, self.device, sizes) for config in self.configs]
             return np.clip(np.array(shares, dtype=float), 1e-3, 1.0)
         moves = {step[2] for step in self.matched.annotations if step[0] == "move"}
         if not any(step[0] == "tile" and step[2] == "block" for step in self.matched.annotations):

@@ -9,6 +9,7 @@ The model ranks; it does not promise. What it says is checked by measuring, neve
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..device import Device
+from ..feasible import FeasibleSpace
 from ..space import Config, Sizes
 from .blocks import DeviceKernel
 from .ceilings import Ceilings
@@ -25,7 +27,7 @@ from .roofline import KernelRoofline
 
 if TYPE_CHECKING:
     from ..derive import Variant
-    from ..feasible import FeasibleSpace
+    from ..template import Matched
 
 ENUMERATED = 1024  # configs of a space that are all predicted; an eighth on a device, whose spaces are hard to list
 GUESSED = 2000  # random ones of a larger space are tried until
@@ -33,6 +35,9 @@ SAMPLED = 32  # so many are feasible; these are improved letter by letter
 CLIMBED = 4  # of which so many are improved at a time
 CLIMB_STEPS = 12
 KEPT = 48  # of a ranking
+SLABS_ASSUMED = 4  # of a reduction whose number of slabs another kernel's config says
+PARTITIONS = 24  # of which variants are judged where there are many: those that come first
+GLANCES = 6  # configs by which a kernel with a template is judged where there are many variants
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,55 @@ def predict_all(
         )
         for i in range(len(configs))
     ]
+
+
+def foremost(
+    variants: Sequence[Variant], device: Device, sizes: Sizes, ceilings: Ceilings, count: int
+) -> tuple[Variant, ...]:
+    """The `count` variants of which the model expects most, in the order given; all when there are no more.
+
+    Kernels meet in memory only, so a variant is worth what its kernels are, and each of these is looked at once with
+    each template: a few of its configs. Of variants with the same templates the best comes before the second of any.
+    Only those of the first partitions are judged: in a derivation they move the fewest bytes.
+    """
+    if len(variants) <= count:
+        return tuple(variants)
+    first = set(list(dict.fromkeys(variant.partition.key for variant in variants))[:PARTITIONS])
+    variants = [variant for variant in variants if variant.partition.key in first]
+    known: dict[tuple[str, str], float] = {}
+
+    def seconds(variant: Variant) -> float:
+        total, partition = 0.0, variant.partition
+        for template, kernel in zip(variant.templates, partition.kernels, strict=True):
+            key = (kernel.key, template.name)
+            if key not in known:
+                matched = template.match(partition, kernel)
+                known[key] = math.inf if matched is None else _glance(matched, device, sizes, ceilings)
+            total += known[key]
+        return total
+
+    ordered = sorted((seconds(variant), at) for at, variant in enumerate(variants))
+    alike: dict[tuple[str, ...], int] = {}
+    turns = []
+    for place, (_, at) in enumerate(ordered):
+        names = tuple(template.name for template in variants[at].templates)
+        turns.append((alike.get(names, 0), place, at))
+        alike[names] = alike.get(names, 0) + 1
+    return tuple(variants[at] for at in sorted(at for _, _, at in sorted(turns)[:count]))
+
+
+def _glance(matched: Matched, device: Device, sizes: Sizes, ceilings: Ceilings) -> float:
+    """Seconds of a kernel under the best of a few configs; infinite when none is feasible."""
+    template, program = matched.template, matched.program
+    space = FeasibleSpace((*template.params, *template.knobs), matched.constraints, device, sizes)
+    drawn = list(islice(space.guesses(random.Random(0), GUESSED // 10), GLANCES)) or list(islice(space.iterate(), 1))
+    if not drawn:
+        return math.inf
+    slabs = {program.extents[slab]: SLABS_ASSUMED for slab in program.slabs}
+    costs = KernelRoofline if device.backend == "cpu" else DeviceKernel
+    return float(
+        np.min(costs(matched, [{**slabs, **config} for config in drawn], device, sizes, ceilings).best().seconds)
+    )
 
 
 def rank(

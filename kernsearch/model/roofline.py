@@ -205,10 +205,11 @@ class KernelRoofline:
         return tuple(axis for axis in operand.axes if axis not in self.slabs)[-1:]
 
     def _narrow(self) -> Numbers:
-        """Operands that the inner loop itself must widen or gather. Vectors go along the reduced axis if that has a
-        tile, else along the output's last one; a tile along that packs what is not contiguous."""
+        """Operands that the inner loop itself must widen or gather. Vectors go along the reduced axis if that has the
+        innermost tile, else along the output's last one; a tile along that packs what is not contiguous."""
         slower = np.ones(())
-        along = {axis for loop in self.loops if loop.kind == "inner" and loop.reduced for axis in loop.axes}
+        innermost = [loop for loop in self.loops if loop.kind == "inner"][-1:]
+        along = {axis for loop in innermost if loop.reduced for axis in loop.axes}
         if not along and self.loops:
             last = {axis for operand in self.operands if operand.written for axis in self._last(operand)}
             along = last - {axis for loop in self._inner() for axis in loop.axes}
@@ -229,10 +230,11 @@ class KernelRoofline:
         sums, others = np.zeros(()), np.zeros(())
         for name in self.kernel.members:
             node = self.program.nodes[name]
+            own = {**self.whole, **{axis: self.extents[axis] for axis, _ in node.slab}}  # what slabs share counts whole
             for f in node.fields:
                 count = np.ones(())
                 for axis in dict.fromkeys((*f.axes, *node.over)):
-                    count = count * self.extents[axis]
+                    count = count * own[axis]
                 if node.op == "red" and f.monoid == "sum" and f.body is not None and f.body[0] == "mul":
                     sums = sums + 2 * count
                 else:
@@ -276,7 +278,8 @@ class KernelRoofline:
         from its register tile."""
         hook = self.matched.template.efficiency
         if hook is not None:
-            share = [hook(config, self.device, self.sizes) for config in self.configs]
+            sizes = self.matched.sizes(self.sizes)
+            share = [hook(config, self.device, sizes) for config in self.configs]
             return np.clip(np.array(share, dtype=float), 1e-3, 1.0)
         inner = self._inner()
         kept = any(step[0] == "keep" and step[2] == "registers" for step in self.matched.annotations)

@@ -202,7 +202,7 @@ def _ranking(plain: Problem, backend: str, arch: str) -> tuple[Choice, ...]:
     common = _variants(_richest(_shapeless(plain)), backend)
     found = []
     for name, variant in _variants(_shapeless(plain), backend).items():
-        few = len(variant.kernels) == 1 or (backend != "cpu" and "SPLIT" in variant.symbols)
+        few = len(variant.templates) == 1 or (backend != "cpu" and "SPLIT" in variant.symbols)
         if variant.deterministic and name in common and few:
             space = FeasibleSpace(variant.params, variant.constraints, where, sizes)
             for _, config in model.rank(variant, space, where, sizes, rates, seed=0)[:TRIED]:

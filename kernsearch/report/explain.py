@@ -67,7 +67,7 @@ def _opening(setting: Setting) -> dict[str, Any]:
 def _ranked(setting: Setting) -> list[dict[str, Any]]:
     """The model's pick of each variant, the fastest first."""
     found = []
-    for variant in setting.derivation.variants:
+    for variant in setting.foremost():
         if (best := setting.pick(variant)) is not None:
             found.append(_picked(variant, *best))
     return sorted(found, key=lambda row: row["seconds"])

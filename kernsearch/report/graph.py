@@ -25,8 +25,8 @@ def derivation_graph(
     if form not in FORMS:
         raise SpaceError(f"format {form!r}: want one of {', '.join(FORMS)}")
     backend, where = backends.resolve(device)
-    found = registry.op(op)
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
+    found = registry.op(problem.op)
     templates = registry.templates(backend.name)
     derivation = derive(problem, found, templates)
     data = as_data(derivation, Fits(templates))

@@ -19,6 +19,8 @@ from ..problem import Problem
 from ..records import Record
 from ..space import Op
 
+MANY, FEW = 64, 12  # variants: of more than so many, so many are ranked
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -68,6 +70,13 @@ class Setting:
             return None
         space = FeasibleSpace(variant.params, variant.constraints, self.device, self.sizes)
         return next(iter(model.rank(variant, space, self.device, self.sizes, self.roof)), None)
+
+    def foremost(self) -> tuple[Variant, ...]:
+        """All variants; where they are many, the few of which the model expects most."""
+        variants = self.derivation.variants
+        if len(variants) <= MANY or self.device is None or self.roof is None:
+            return variants
+        return model.foremost(variants, self.device, self.sizes, self.roof, FEW)
 
 
 def here(problem: Problem, backend: Backend, device: Device, *, measure: bool) -> Setting:

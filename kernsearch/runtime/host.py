@@ -49,12 +49,15 @@ class HostPlan(plans.CallPlan):
     def threads(self) -> int:
         return plans.get_threads()
 
-    def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None, **named: Any) -> np.ndarray:
+    def __call__(self, *arrays: np.ndarray, out: Any = None, **named: Any) -> Any:
         """Compute. Inputs in the plan's order (gemm: a, b, bias, c), or by name; scalars by name (alpha, beta).
 
         Arrays have the problem's shapes and dtypes and any strides. `out` may overlap inputs. Raises ArrayError,
-        DtypeError or ProblemError for what does not fit, CompilerError when nothing can compile the kernels.
+        DtypeError or ProblemError for what does not fit, CompilerError when nothing can compile the kernels. Several
+        outputs are returned, and given, as a tuple in the plan's order.
         """
+        if len(self.outputs) > 1:
+            return self._several(arrays, out, named)
         (where,) = self.outputs
         simple = not named and len(arrays) == len(self.inputs)
         if simple and out is not None and self._again((*arrays[:where], out, *arrays[where:]), out):
@@ -68,6 +71,20 @@ class HostPlan(plans.CallPlan):
             raise ArrayError("out is read-only: want an array that can be written")
         self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
         return out
+
+    def _several(self, arrays: Sequence[Any], out: Any, named: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        names = [self.plan.operands[o].name for o in self.outputs]
+        given, scalars = self._bind(arrays, named)
+        if out is None:
+            out = [np.empty(self.shapes[name], self.dtypes[name]) for name in names]
+        if not isinstance(out, tuple | list) or len(out) != len(names):
+            raise ArrayError(f"out: want {len(names)} arrays, {', '.join(names)}")
+        for o, array in zip(self.outputs, out, strict=True):
+            given[o] = self._checked(o, array)
+            if not array.flags.writeable:
+                raise ArrayError("out is read-only: want arrays that can be written")
+        self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
+        return tuple(out)
 
     def _again(self, arrays: Sequence[Any], out: Any) -> bool:
         """Run if arrays of these shapes, strides and dtypes have passed all checks in this thread before, and these are

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
+from .. import sizes as expressions
 from ..binding import Array, Binding, Expr, Field, Root
+from ..device import Device
+from ..meaning.loops import masks_above, may_skip
 from ..plan import Launch
 from ..program import Annotation, Kernel, Place, Program
 from ..program import body as bodies
 from ..program.body import Body
 from ..program.value import Use
 from ..rules.schedule import in_order, symbols
-from ..space import Constraint, Param
+from ..space import Config, Constraint, Param, Sizes
 from .matcher import Found, Matcher
 from .pattern import As, Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
 
@@ -57,13 +61,15 @@ class Template:
                 "" accepts everything
     params      the domain of each symbol of `ann` (and of SPLIT when the pattern has a slab)
     knobs       free parameters that change no bytes, FLOPs, launches or kind of resource
-    constraints over parameters, device and sizes
+    constraints over parameters, device and sizes; the latter are the op's, and those of the groups by letter: M, N, K
+                (N is the reduced axis where a kernel has none: that of its rows)
     dtypes      of all arrays; () accepts every dtype
     scratch     bytes of scratch memory, a size expression; parameter letters allowed
     assumes     size expressions over strides of roles and groups that must hold: "B.N == 1" is the stride of the last
                 axis of N in operand B, "B.base" its address modulo 256
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
     flags       compiler flags beyond the backend's own
+    optional    so many of the last roots may be missing
     many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
     launches    on a device: entries in order with their geometry, over sizes of groups (M, N, K, B, S), parameter
                 letters, facts of the device in capitals (SMS), WORD where a kernel works on rows, and ITEMSIZE
@@ -86,6 +92,7 @@ class Template:
     assumes: tuple[str, ...] = ()
     efficiency: Callable[..., float] | None = None
     flags: tuple[str, ...] = ()
+    optional: int = 0
     many: bool = False
     launches: tuple[Launch, ...] = ()
     maps: tuple[TileMap, ...] = ()
@@ -111,24 +118,30 @@ class Template:
         return next(islice(ways, int(self.swapped), None), None)
 
     def filled(self, program: Program, kernel: Kernel, found: Found, outputs: tuple[Place, ...]) -> Matched | None:
-        """The match, unless the kernel is annotated in a way that the template is not."""
+        """The match, unless the kernel is annotated in a way that the template is not, or masks something of which the
+        template leaves out tiles that may not be left out."""
         matched = Matched(self, program, kernel.label, found, outputs)
-        return matched if set(kernel.annotations) <= set(matched.annotations) else None
+        skipped = (axis for step in matched.annotations if step[0] == "skip" for axis in step[1])
+        fits = set(kernel.annotations) <= set(matched.annotations)
+        return matched if fits and all(may_skip(program, kernel, axis) for axis in skipped) else None
 
     @property
     def alike(self) -> tuple[object, ...]:
         """Templates of which this is equal match the same kernels, annotations aside."""
-        return (self.roots, self.groups, self.dtypes, self.many, self.swapped)
+        return (self.roots, self.optional, self.groups, self.dtypes, self.many, self.swapped)
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return False
-        matches = Matcher(program, kernel, unsplit=True).match(self._roots_for(kernel), some_roots=True)
+        roots = self.roots if self.optional else self._roots_for(kernel)
+        matches = Matcher(program, kernel, unsplit=True).match(roots, some_roots=True)
         return any(self._accepts(found) for found, _ in matches)
 
     def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
-        root = self.roots[0]
+        root, fewest = self.roots[0], len(self.roots) - self.optional
+        if self.optional and fewest <= len(kernel.outputs):
+            return self.roots[: len(kernel.outputs)]
         if not self.many or not isinstance(root, Hole):
             return self.roots
         more = (replace(root, role=f"{root.role}{i}") for i in range(1, len(kernel.outputs)))
@@ -190,6 +203,35 @@ def _dtypes(program: Program, kernel: Kernel) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class GroupSizes:
+    """Sizes as a template sees them: with those of its groups of axes, (letter, expression), over those of the op."""
+
+    groups: tuple[tuple[str, str], ...]
+
+    def __call__(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return _with_groups(self.groups, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=256)
+def _with_groups(groups: tuple[tuple[str, str], ...], sizes: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    known = dict(sizes)
+    own = {letter: expressions.evaluate(text, known) for letter, text in groups}
+    row = {"N": own["K"]} if "K" in own and "N" not in own else {}
+    return MappingProxyType({**row, **known, **own})
+
+
+@dataclass(frozen=True)
+class _OfGroups:
+    """What a constraint demands, of the sizes of a kernel's groups."""
+
+    holds: Callable[[Config, Device, Sizes], bool]
+    sizes: GroupSizes
+
+    def __call__(self, config: Config, device: Device, sizes: Sizes) -> bool:
+        return self.holds(config, device, self.sizes(sizes))
+
+
+@dataclass(frozen=True)
 class Matched:
     """A kernel of a program and the template it fills."""
 
@@ -206,9 +248,24 @@ class Matched:
     @cached_property
     def annotations(self) -> tuple[Annotation, ...]:
         """The template's annotations with axes for groups and value keys for roles, in order; a tile of no axes is
-        left out."""
+        left out, and so is what is skipped where nothing masks it."""
         steps = (self._concrete(step) for step in self.template.ann)
         return in_order(step for step in steps if not (step[0] in ("tile", "skip") and not step[1]))
+
+    @cached_property
+    def sizes(self) -> GroupSizes:
+        """The sizes of its groups. Those of slabs are left out: they are a matter of the config."""
+        extents, slabs = self.program.extents, self.program.slabs
+        groups = ((n, axes) for n, axes in self.found.groups.items() if axes and not slabs.keys() & set(axes))
+        return GroupSizes(tuple((letter, " * ".join(f"({extents[a]})" for a in axes)) for letter, axes in groups))
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The template's, over the op's sizes."""
+        own = self.template.constraints
+        if all(text == f"({letter})" for letter, text in self.sizes.groups):
+            return own
+        return tuple(Constraint(c.reason, _OfGroups(c.holds, self.sizes)) for c in own)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -238,7 +295,8 @@ class Matched:
     def _concrete(self, step: Annotation) -> Annotation:
         kind, what, *rest = step
         if kind in ("tile", "skip"):
-            return (kind, tuple(axis for letter in what for axis in self.found.groups.get(letter, ())), *rest)
+            axes = tuple(axis for letter in what for axis in self.found.groups.get(letter, ()))
+            return (kind, axes if kind == "tile" else self._masked(axes), *rest)
         if kind == "combine":
             return (kind, *self.found.groups.get(what, (what,)), *rest)
         if kind in ("keep", "move", "unit"):
@@ -246,6 +304,12 @@ class Matched:
             name = use.node if use else self.found.anchors[what]
             return (kind, self.program.keys[name], *rest)
         return step
+
+    def _masked(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes that a mask of the kernel hides something of."""
+        anchors = (self.program.nodes[name] for name in self.kernel.anchors)
+        hidden = {k for node in anchors for _, k, _ in masks_above(self.program, self.kernel, node)}
+        return tuple(axis for axis in axes if axis in hidden)
 
     # -- what the backend is told
 

@@ -25,9 +25,10 @@ from ..sizes import evaluate
 from ..space import Op
 from .request import Request
 
-VARIANTS = 64  # searched, of the partitions that move the fewest bytes first
+VARIANTS = 64  # searched: where there are more, those of which the model expects most
 GUESSED = 400  # random configs are tried for
 GLANCES = 12  # feasible ones, by which a variant is judged before its configs are ranked
+FEW = 8  # of many variants are ranked
 PROMISING = 2.0  # variants whose best glance takes longer than the best of all by this are not ranked
 PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
@@ -37,15 +38,16 @@ MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their f
 
 
 class Prospects:
-    """Variants that can run here, the best ranked first, each with its feasible space.
+    """Variants that can run here, the best ranked first, each with its feasible space; those `named` among them.
 
     Raises SpaceError when there is none, DeviceError when the problem does not fit the device's memory or the device
     lacks its dtype.
     """
 
     def __init__(
-        self, op: Op, problem: Problem, backend: Backend, device: Device, ceilings: Ceilings, request: Request
-    ):
+        self, op: Op, problem: Problem, backend: Backend, device: Device, ceilings: Ceilings, request: Request,
+        named: Sequence[str] = (),
+    ):  # fmt: skip
         self.op, self.problem, self.backend, self.device = op, problem, backend, device
         self.sizes = {**op.sizes(problem), "THREADS": int(device.threads), "ITEMSIZE": launch.itemsize(problem.dtype)}
         self._ceilings, self._request = ceilings, request
@@ -60,8 +62,17 @@ class Prospects:
         self._seconds: dict[Candidate, float] = {}  # predictions
         self._needs_memory: dict[str, frozenset[str]] = {}  # variants that take it, and the letters that say how much
         self._needed: dict[Candidate, int] = {}  # bytes, of candidates with these letters alone
-        for variant in derive(problem, op, registry.templates(backend.name)).variants:
-            self._add(variant)
+        derived = derive(problem, op, registry.templates(backend.name)).variants
+        chosen = {v.name for v in model.foremost(derived, device, self.sizes, ceilings, VARIANTS)} | {
+            *named,
+            request.variant,
+        }
+        self._many = len(derived) > VARIANTS
+        for variant in derived:
+            if variant.name in chosen:
+                self._add(variant)
+            else:
+                self._absent[variant.name] = f"the model expects more of the {VARIANTS} variants that are searched"
         if not self.variants:
             raise SpaceError(f"{problem.key}: no variant has a feasible config on {device.key}")
 
@@ -75,8 +86,6 @@ class Prospects:
         plan = lower(variant, first, self.problem, self.backend, self.device)
         if (assumed := launch.unmet(plan, self._names(plan)[1])) is not None:
             self._absent[variant.name] = f"it assumes {assumed}"
-        elif len(self.variants) >= VARIANTS:
-            self._absent[variant.name] = f"it moves more bytes than the {VARIANTS} variants that are searched"
         else:
             self.variants[variant.name], self.spaces[variant.name] = variant, space
             if plan.workspace or any(kernel.scratch != "0" for kernel in plan.kernels):
@@ -197,5 +206,6 @@ class Prospects:
             drawn = list(islice(space.guesses(rng, GUESSED), GLANCES)) or [next(space.iterate())]
             told = model.predict_all(self.variants[name], drawn, self.device, self.sizes, self._ceilings)
             glances[name] = min((p.seconds for p in told), default=math.inf)
-        best = min(glances.values(), default=math.inf)
-        return {name: spaces[name] for name, seconds in glances.items() if seconds <= PROMISING * best}
+        best = sorted(glances.values())[: FEW if self._many and len(glances) > FEW else None]
+        limit = min(PROMISING * best[0], best[-1]) if best else math.inf
+        return {name: spaces[name] for name, seconds in glances.items() if seconds <= limit}

@@ -59,6 +59,6 @@ def run(
     backend, where = backends.resolve(device)
     options = {name: value for name, value in how.items() if name not in names}
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
-    with Session(registry.op(op), problem, backend, where, request, listener) as session:
+    with Session(registry.op(problem.op), problem, backend, where, request, listener) as session:
         session.explore()
         return conclude(session)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from gemm_bindings import build, run
 from kernsearch.spaces.generic.templates import cpu as generic
 from softmax_cases import derived, plan_of, problem
+from twins import twin
 
-from kernsearch import backends, registry, sources
+from kernsearch import backends, registry
 from kernsearch.binding import Array, Binding, Root
 from kernsearch.candidate import lower
 from kernsearch.errors import Rejected
@@ -120,39 +120,6 @@ TWINS = {
 
 RACES = {"rows share a place"}  # which threads may win when the machine is busy
 RUNS_OF_A_RACE = 40
-
-
-def flat(text: str, folder: Path, seen: set[Path]) -> str:
-    """A text with its headers in it, each once; that which is generated stays named."""
-
-    def included(match: re.Match[str]) -> str:
-        near = folder / match[1]
-        found = near if near.exists() else sources.kernels_folder() / "common" / "c" / match[1]
-        if match[1] == sources.GENERATED:
-            return match[0]
-        if found.resolve() in seen:
-            return ""
-        seen.add(found.resolve())
-        return flat(found.read_text(), found.parent, seen)
-
-    return re.sub(r'^#include "([^"]+)"', included, text, flags=re.M)
-
-
-def twin(plan, changes, folder):
-    """The plan with the sources of its first kernel changed, headers among them."""
-    import msgspec
-
-    first, *rest = plan.kernels
-    source, seen = sources.path_of(first.source), set()
-    header = flat(first.header, folder, seen)
-    text = flat(source.read_text(), source.parent, seen)
-    for old, new in changes.items():
-        assert old in header + text
-        header, text = header.replace(old, new), text.replace(old, new)
-    path = folder / "twin.c"
-    path.write_text(text)
-    first = msgspec.structs.replace(first, header=header, source=str(path), tokens=sources.tokens(path))
-    return msgspec.structs.replace(plan, kernels=(first, *rest))
 
 
 @pytest.mark.parametrize("name", TWINS)

@@ -6,6 +6,7 @@ from kernsearch.program.sketch import Sketch
 from kernsearch.rules import algebra, fusion
 from kernsearch.rules.schedule import Trie, in_order, symbols
 from kernsearch.rules.split import split_reduction
+from kernsearch.space import Constraint
 from kernsearch.template import Matched, Template, anything, as_, comb, dot, hole, red
 
 
@@ -199,3 +200,39 @@ def test_epilogues_with_a_program_between_are_not_drawn_in_at_once():
     assert [k.members for k in first.kernels] == [("squares", "norm"), ("y",)]
     ((_, second),) = fusion.fuse_epilogues(first)
     assert [k.members for k in second.kernels] == [("squares", "norm", "y")]
+
+
+def row_sums(*outs: str) -> Program:
+    """A sum over k of each row, and its square."""
+    s = Sketch({"m": "M", "k": "K"}, acc="float32")
+    total = s.reduce("total", "sum", s.input("X", "mk", "float32"), over="k")
+    square = s.map("square", ("mul", total, total))
+    found = {"A": total, "B": square}
+    p = s.build(**{name: found[name] for name in outs})
+    return p.moved(dict.fromkeys(p.members, 0))
+
+
+def test_the_last_roots_may_be_missing_where_they_are_optional():
+    anchor = red({"a": ("sum", arg(0))}, "X")
+    both = template(hole("A", anchor), hole("B", anchor), optional=1)
+    assert len(only(row_sums("A", "B"), both).outputs) == 2
+    assert len(only(row_sums("B"), both).outputs) == 1
+    assert only(row_sums("B"), template(hole("A", anchor), hole("B", anchor))) is None
+
+
+def test_constraints_see_the_sizes_of_the_groups_of_their_kernel():
+    seen = []
+
+    def holds(config, device, sizes):
+        seen.append(dict(sizes))
+        return True
+
+    s = Sketch({"b": "B", "h": "H", "q": "Q", "k": "K", "d": "D"}, acc="float32")
+    q, k = s.input("Q", "bhqd", "float32"), s.input("K", "bhkd", "float32")
+    rule = Constraint("", holds)
+    matched = only(s.build(S=s.dot("s", q, k, over="d")), template(hole("D", dot("A", "B")), constraints=(rule,)))
+    matched.constraints[0].holds({}, None, {"B": 2, "H": 3, "Q": 5, "K": 7, "D": 11, "THREADS": 2})
+    assert seen == [{"B": 6, "H": 3, "Q": 5, "K": 11, "D": 11, "THREADS": 2, "M": 5, "N": 7}]
+    assert only(product(), template(hole("D", dot("A", "B")), constraints=(rule,))).constraints == (rule,)
+    rows = only(row_sums("A"), template(hole("A", red({"a": ("sum", arg(0))}, "X"))))
+    assert rows.sizes({"M": 5, "K": 9})["N"] == 9

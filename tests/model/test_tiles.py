@@ -27,8 +27,11 @@ LADDER = [
 ONLINE = [("softmax", name, "cuda") for name in ("online+map", "on_chip", "cluster_row", "split_row+combine+map")] + [
     ("attention", name, "cuda") for name in ("flash", "flash_split+combine")
 ]
-ALL = [*CPU, *LADDER, *ONLINE, ("moments", "row_moments", "cuda"), ("gemm", "contraction", "cpu")]
-MOVING = [c for c in ALL if c[1] in ("pipeline", "wgmma_specialized", "flash", "flash_split+combine")]
+FLASH = [("attention", name, "cpu") for name in ("flash", "flash_packed", "flash_slabs+combine")]
+ALL = [*CPU, *FLASH, *LADDER, *ONLINE, ("moments", "row_moments", "cuda"), ("gemm", "contraction", "cpu")]
+MOVING = [
+    c for c in ALL if c[2] == "cuda" and c[1] in ("pipeline", "wgmma_specialized", "flash", "flash_split+combine")
+]
 SIZES = {"M": 5, "N": 7, "K": 11, "B": 2, "H": 2, "G": 2, "Q": 5, "D": 3, "E": 4, "OFF": 6}
 LARGEST = {**dict.fromkeys("MNKBHGQDE", 9), "B": 2, "H": 2, "G": 3}
 
@@ -79,6 +82,7 @@ def test_tiles_compute_what_the_textbook_does(op, name, backend, data):
         assert not np.isnan(got[out]).any()
 
 
+ONLINE += FLASH
 RAGGED = [c for c in ALL if c[1] not in ("unpacked", "split_k_atomic+map", "contraction")]  # those cut no reduced axis
 
 

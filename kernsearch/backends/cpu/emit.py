@@ -16,7 +16,7 @@ contractions (bindings with operands and no fields):
     ks_finish(x, i, count, f)                                    the roots' holes: computes and stores along N
     KS_PARTIALS, ks_at_out(x, i), ks_step_out_<group>(x)         0 when the output may hold unfinished sums
 
-rows (bindings with operands and fields): see `row_emit`
+rows (bindings with operands and fields): see `row_emit`; those whose operand is a contraction's result: `chain_emit`
 
 maps and reductions, for root number r:
     KS_ROOTS(ROOT)               ROOT(r) for each root
@@ -34,9 +34,10 @@ from ...binding import Binding, Root
 from ...device import Device
 from ...launch import itemsize
 from ...plan import KernelPlan
-from ..expressions import fold, leaves, spell
-from ..rows import is_rows
+from ..chained import is_chained
+from ..expressions import fold, leaves, needed, spell
 from ..views import GROUPS, VECTOR_GROUP, View, c_name
+from .chain_emit import chain_header
 from .elements import element, known, type_name, type_suffix, vector
 from .row_emit import row_header
 
@@ -73,7 +74,11 @@ def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
     """The text of "ks_generated.h"."""
     if odd := [array for array in binding.arrays if not known(array.dtype, binding.acc)]:
         raise ValueError(f"array {odd[0].name} is {odd[0].dtype}: no C kernel converts it to {binding.acc}")
-    contraction = bool(binding.operands) and not binding.fields
+    indices, definitions = "S, B, M, N, K", _roots
+    if is_chained(binding):
+        indices, definitions = f"{indices}, D", chain_header
+    elif binding.operands:
+        definitions = row_header if binding.fields else _contraction
     parts = [
         f"// Generated for {name}: what it reads, computes at its edges, and writes.",
         "#pragma once",
@@ -81,9 +86,9 @@ def header(binding: Binding, name: str, *, has_scratch: bool) -> str:
         '#include "kernsearch.h"',
         '#include "elementary.h"',
         *_arguments(binding, has_scratch),
-        "typedef struct { int64_t S, B, M, N, K; } ks_at;",
+        f"typedef struct {{ int64_t {indices}; }} ks_at;",
         f"typedef struct {{ {' '.join(f'ks_v {c_name(f)};' for f in _accumulators(binding))} }} ks_fields;",
-        *(row_header(binding) if is_rows(binding) else _contraction(binding) if contraction else _roots(binding)),
+        *definitions(binding),
     ]
     return "\n".join(parts) + "\n"
 
@@ -151,13 +156,7 @@ def _by_columns(view: View, signature: str, more: str, lines: Sequence[str]) -> 
 
 def _depth(view: View, suffix: str = "") -> Iterator[str]:
     """The range of K: all of it, or that of the slab."""
-    first, last = "0", view.extent("K")
-    if cut := view.slab():
-        axis, slab = cut
-        length = f"((x->e_{c_name(axis)} + x->e_{c_name(slab)} - 1) / x->e_{c_name(slab)})"
-        first = f"ks_least({view.index(slab)} * {length}, x->e_{c_name(axis)})"
-        last = f"ks_least(({view.index(slab)} + 1) * {length}, x->e_{c_name(axis)})"
-    for name, value in (("first", first), ("last", last)):
+    for name, value in zip(("first", "last"), view.reach(), strict=True):
         yield _function(f"int64_t ks_{name}_K{suffix}", "const ks_args *x, ks_at i", value)
 
 
@@ -213,7 +212,7 @@ def _roots(binding: Binding) -> Iterator[str]:
     for r, root in enumerate(binding.roots):
         columns = binding.groups.get("C") or root.axes[-1:]  # those that a template asks for, or the last axis
         rows = tuple(axis for axis in root.axes if axis not in columns)
-        fields = binding.fields if any(leaves(root.value, "acc")) else ()
+        fields = needed(binding.fields, root.value)
         reduced = [a for field in fields for leaf in leaves(field.body, "load") for a in leaf[2] if a not in root.axes]
         groups = {"M": rows, "N": columns, "K": tuple(dict.fromkeys(reduced))}
         groups["K"] = tuple(a for a in binding.extents if a in groups["K"])
@@ -233,7 +232,7 @@ def _roots(binding: Binding) -> Iterator[str]:
 def _scratch_names(binding: Binding, config: Mapping[str, int]) -> dict[str, int | str]:
     """Names that a template's scratch expression may use besides its letters, THREADS and ITEMSIZE."""
     names: dict[str, int | str] = {"PARTIALS": int(_needs_partials(binding)), "ITEMSIZE": itemsize(binding.acc)}
-    for group in GROUPS:
+    for group in (*GROUPS, *binding.groups):
         axes = binding.groups.get(group, ())
         names[group] = fold(" * ".join(f"({binding.extents[axis]})" for axis in axes) or "1", config)
     return names

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from ...binding import Binding, Root
 from ...plan import TensorMap
-from ..expressions import leaves, spell
+from ..expressions import leaves, needed, spell
 from ..rows import is_rows
 from ..views import GROUPS, View, c_name
 from .lanes import element, fetch_lanes, put_lanes
@@ -237,7 +237,7 @@ def _roots(binding: Binding) -> Iterator[str]:
     for r, root in enumerate(binding.roots):
         columns = binding.groups.get("C") or root.axes[-1:]  # those that a template asks for, or the last axis
         rows = tuple(axis for axis in root.axes if axis not in columns)
-        fields = binding.fields if any(leaves(root.value, "acc")) else ()
+        fields = needed(binding.fields, root.value)
         reduced = {a for field in fields for leaf in leaves(field.body, "load") for a in leaf[2] if a not in root.axes}
         groups = {"M": rows, "N": columns, "K": tuple(a for a in binding.extents if a in reduced)}
         view = View(binding, groups, "x.")
