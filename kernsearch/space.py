@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .device import Device
@@ -138,3 +138,16 @@ class Op:
 
     def sizes(self, problem: Problem) -> dict[str, int]:
         return dict(zip(self.letters, problem.shape, strict=True))
+
+
+def zeroed(op: Op) -> Op:
+    """The op whose first input set, the one that is timed, is 0 all over. Its scalars stay."""
+    import numpy as np
+
+    first = op.inputs[0]
+
+    def zeros(problem: Problem, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        arrays, scalars = first.make(problem, rng)
+        return {name: np.zeros_like(array) for name, array in arrays.items()}, scalars
+
+    return replace(op, inputs=(InputSet("zeros", zeros), *op.inputs))

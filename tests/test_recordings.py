@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from kernsearch.cases import cases, judged, recording, recordings
-from kernsearch.cases import ladder as ladders
+from kernsearch.cases import cases, climbed, judged, recording, recordings
 from kernsearch.cli import main
 from kernsearch.errors import CacheError
 
@@ -35,7 +34,7 @@ def test_a_recorded_case_is_judged_by_its_samples(name, where):
 def test_the_ladder_of_gemm_is_shipped_from_a_gpu():
     assert "cuda-nvidia-h200-sm90a" in recordings.shipped("ladder-gemm")
     for where in recordings.shipped("ladder-gemm"):
-        told = ladders.recording(recordings.read(where, "ladder-gemm", "rungs"))
+        told = climbed.recording(recordings.read(where, "ladder-gemm", "rungs"))
         assert any("median_s" in row for row in told["rungs"])
 
 

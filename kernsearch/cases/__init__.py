@@ -8,9 +8,9 @@ from typing import Any
 
 from . import recordings
 from .case import Arm, Case, Comparison, cases, find, listed
-from .verdict import judged, recording
+from .verdict import judged, recording, wrong
 
-__all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "listed", "recording", "recordings", "run"]
+__all__ = ["Arm", "Case", "Comparison", "cases", "find", "judged", "listed", "recording", "recordings", "run", "wrong"]
 
 
 def __getattr__(name: str) -> Any:

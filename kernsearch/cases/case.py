@@ -24,6 +24,12 @@ class Arm:
     fix      letters held; the others get what the model likes best
     like     label of an earlier arm: the other letters get what they have there
     threads  on the CPU, how many to use instead of all
+    op       another op than the case's
+    flags    compiler flags of all its kernels, beyond the template's
+    doubted  the correctness gate may refuse it; then it is timed all the same, and what it would gain is not a win
+    warm     caches keep what the run before has left
+    zeros    it is timed on inputs that are 0 all over
+    best_of  a sample is the shortest of so many runs
     """
 
     label: str
@@ -34,6 +40,19 @@ class Arm:
     dtype: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     threads: int | None = None
+    op: str = ""
+    flags: tuple[str, ...] = ()
+    doubted: bool = False
+    warm: bool = False
+    zeros: bool = False
+    best_of: int = 1
+
+    def how(self) -> list[str]:
+        """In words, what is out of the ordinary in how it is compiled and timed."""
+        found = list(self.flags)
+        found += ["warm caches"] if self.warm else []
+        found += ["inputs of zeros"] if self.zeros else []
+        return found + ([f"best of {self.best_of}"] if self.best_of > 1 else [])
 
     def on(self, device: Device) -> Device:
         """The device as this arm uses it."""
@@ -44,12 +63,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Does going from one arm to another pay? `per`: "call" compares seconds, "flop" seconds for each operation."""
+    """Does going from one arm to another pay?
+
+    per   "call" compares seconds, "flop" seconds for each operation
+    note  what the model leaves out of this change: told where its prediction is wrong
+    """
 
     label: str
     before: str
     after: str
     per: str = "call"
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from ..tune.prospects import Prospects
 from ..tune.request import Request
 from .climbed import SCHEMA
 from .prepare import LARGE
-from .running import COMPILE_TIMEOUT_S, device_facts, keep
+from .recordings import keep
+from .running import COMPILE_TIMEOUT_S, device_facts
 
 TRIED = 6  # configs of each rung
 ROUNDS = 11

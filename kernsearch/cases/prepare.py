@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from .. import model, registry
 from ..backends import Backend
 from ..candidate import Candidate
@@ -50,6 +52,7 @@ class Prepared:
             "predicted_bound": self.prediction.bound,
             "predicted_parts": dict(self.prediction.parts),
             "waves": self.waves,
+            "how": self.arm.how(),
         }
 
 
@@ -58,19 +61,29 @@ def all_prepared(
 ) -> list[Prepared]:
     """Choose the candidates of arms, in order, so that one may be like an earlier one."""
     found: dict[str, Prepared] = {}
+    known: dict[tuple[str, int | None], Prospects] = {}
+    named = tuple(dict.fromkeys(name for arm in arms for name in arm.variant))
     for arm in arms:
         like = dict(found[arm.like].candidate.config) if arm.like else {}
         held = replace(arm, fix={**like, **arm.fix})
-        found[arm.label] = prepared(held, op_name, backend, arm.on(device), ceilings)
+        found[arm.label] = prepared(held, arm.op or op_name, backend, arm.on(device), ceilings, known, named)
     return list(found.values())
 
 
-def prepared(arm: Arm, op_name: str, backend: Backend, device: Device, ceilings: Ceilings) -> Prepared:
-    """Choose the candidate of an arm. Raises SpaceError when the problem has no such variant or config."""
+def prepared(
+    arm: Arm, op_name: str, backend: Backend, device: Device, ceilings: Ceilings,
+    known: dict[tuple[str, int | None], Prospects], named: Sequence[str],
+) -> Prepared:  # fmt: skip
+    """Choose the candidate of an arm. `known` are the prospects of earlier arms, by problem and threads; `named` are the
+    variants of all arms.
+
+    Raises SpaceError when the problem has no such variant or config.
+    """
     problem = registry.problem(op_name, arm.shape, arm.dtype, backend=backend.name, **arm.options)
     op = registry.op(problem.op)
-    request = Request(fix=dict(arm.fix), max_workspace=LARGE)
-    prospects = Prospects(op, problem, backend, device, ceilings, request, arm.variant)
+    if (key := (problem.key, arm.threads)) not in known:
+        known[key] = Prospects(op, problem, backend, device, ceilings, Request(max_workspace=LARGE), named)
+    prospects = known[key]
     name = next((name for name in arm.variant if name in prospects.spaces), None)
     if name is None:
         raise SpaceError(f"{problem.key}: no variant {' or '.join(arm.variant)} on {device.key}")
@@ -84,5 +97,12 @@ def prepared(arm: Arm, op_name: str, backend: Backend, device: Device, ceilings:
         raise SpaceError(f"{problem.key}: {name} with {held}: {why}")
     prediction, config = found
     candidate = Candidate.of(name, config)
-    plan = prospects.plan(candidate)
+    plan = _flagged(prospects.plan(candidate), arm.flags)
     return Prepared(arm, op, problem, candidate, plan, prediction, waves(plan, problem, device))
+
+
+def _flagged(plan: Plan, flags: tuple[str, ...]) -> Plan:
+    if not flags:
+        return plan
+    kernels = tuple(msgspec.structs.replace(kernel, flags=(*kernel.flags, *flags)) for kernel in plan.kernels)
+    return msgspec.structs.replace(plan, kernels=kernels)

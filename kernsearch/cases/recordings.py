@@ -1,8 +1,9 @@
-"""Recorded runs of cases and ladders that are shipped: a folder a device, a file a case or ladder."""
+"""Recorded runs of cases and ladders: those that are shipped, a folder a device, and any that is read or kept."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,14 @@ def read(where: str, name: str, part: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get(part), list):
         raise CacheError(f"{path}: want a recording with a list of {part}")
     return found
+
+
+def keep(path: Path, data: dict[str, Any]) -> None:
+    """Write a file whole or not at all. Raises CacheError where it cannot be written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be written ({error.strerror})") from error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,16 @@ from .. import __version__, backends
 from ..backends import Backend, Compiled
 from ..device import Device
 from ..errors import NothingSurvived, ProblemError, Rejected
-from ..gates import open_bench
-from ..measure import policy
+from ..gates import OpenBench, open_bench
+from ..measure import Timer, Timing, policy
 from ..measure.rounds import interleaved
 from ..model import ceilings
+from ..model.shown import resident, seen
 from ..records import fingerprint
 from ..tune.compiling import Outcome, compiled
 from .case import Case
 from .prepare import Prepared, all_prepared
+from .recordings import keep
 from .verdict import SCHEMA, judged
 
 ROUNDS = 15
@@ -83,26 +84,63 @@ def measured(
     outcomes = compiled(plans, backend, device, jobs=int(device.cores), timeout_s=COMPILE_TIMEOUT_S)
     objects = [_accepted(arm, outcome) for arm, outcome in zip(arms, outcomes, strict=True)]
     with ExitStack() as stack:
-        benches: dict[tuple[str, int | None], Any] = {}
+        benches: dict[tuple[str, int | None, bool], OpenBench] = {}
         timers, found = {}, []
         for arm, built in zip(arms, objects, strict=True):
-            key = arm.problem.key, arm.arm.threads
+            key = arm.problem.key, arm.arm.threads, arm.arm.zeros
             if key not in benches:
-                opened = open_bench(arm.op, arm.problem, arm.arm.on(device), backend, seed=seed)
+                where = arm.arm.on(device)
+                opened = open_bench(arm.op, arm.problem, where, backend, seed=seed, zeros=arm.arm.zeros)
                 benches[key] = stack.enter_context(opened)
             listener(f"gates: {arm.arm.label}")
-            try:
-                gates = benches[key].examine(arm.plan, built, dict(arm.candidate.config), thorough=False)
-            except Rejected as refusal:
-                raise _refused(arm, refusal) from refusal
-            timers[arm.arm.label] = benches[key].timer(arm.plan, built)
-            evidence = [dict(part.evidence) for part in built]
-            found.append({"evidence": {"compile": evidence, "gates": dict(gates)}})
+            found.append(_examined(arm, built, benches[key], device))
+            timer = benches[key].timer(arm.plan, built, cold=not arm.arm.warm)
+            timers[arm.arm.label] = shortest(timer, arm.arm.best_of)
         try:
             times = interleaved(timers, rounds=rounds, seed=seed, listener=lambda n: listener(f"round {n} of {rounds}"))
         except Rejected as refusal:
             raise NothingSurvived(f"timing: {refusal.reason}", {}) from refusal
     return [{**told, "samples_s": times[arm.arm.label]} for arm, told in zip(arms, found, strict=True)]
+
+
+def _examined(arm: Prepared, built: tuple[Compiled, ...], bench: OpenBench, device: Device) -> dict[str, Any]:
+    """What compiler and gates say of an arm. A refusal is news where the arm is doubted, and the end elsewhere."""
+    compiled = [dict(part.evidence) for part in built]
+    evidence: dict[str, Any] = {"compile": compiled}
+    shown = seen(arm.plan, compiled, arm.problem, device)
+    if (blocks := resident(arm.plan, shown, arm.problem, device)) is not None:
+        evidence |= {"occupancy": blocks, "shared_bytes": shown["smem"]}
+    try:
+        gates = bench.examine(arm.plan, built, dict(arm.candidate.config), thorough=False)
+    except Rejected as refusal:
+        if not arm.arm.doubted or refusal.gate != "correctness":
+            raise _refused(arm, refusal) from refusal
+        refused = {"gate": refusal.gate, "reason": refusal.reason}
+        return {"evidence": {**evidence, "gates": {}}, "refused": refused}
+    return {"evidence": {**evidence, "gates": dict(gates)}}
+
+
+def shortest(timer: Timer, of: int) -> Timer:
+    """A timer each of whose repeats is the shortest of so many runs, as a benchmark has it that wants to look good."""
+    if of <= 1:
+        return timer
+
+    def best(repeat: int) -> Timing:
+        taken = [timer(of) for _ in range(repeat)]
+        at = [min(range(of), key=lambda i, t=one: t.seconds[i]) for one in taken]  # type: ignore[misc]
+        columns = ("seconds", "cpu_seconds", "wait_seconds")
+        return Shortest(*([getattr(t, name)[i] for t, i in zip(taken, at, strict=True)] for name in columns))
+
+    return best
+
+
+@dataclass(frozen=True)
+class Shortest:
+    """The runs that were shortest, one entry a repeat."""
+
+    seconds: list[float]
+    cpu_seconds: list[float]
+    wait_seconds: list[float]
 
 
 def _accepted(arm: Prepared, outcome: Outcome) -> tuple[Compiled, ...]:
@@ -127,11 +165,3 @@ def device_facts(backend: Backend, device: Device) -> dict[str, Any]:
         "kernsearch": __version__,
         "python": platform.python_version(),
     }
-
-
-def keep(path: Path, data: dict[str, Any]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)

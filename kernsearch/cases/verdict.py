@@ -49,6 +49,8 @@ def recording(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
             raise CacheError("want samples of each arm: a prediction without a measurement has no verdict")
         if not all(isinstance(s, int | float) and s > 0 for s in samples):
             raise CacheError(f"arm {arm.get('label')!r}: want samples in seconds, above 0")
+        if (refused := arm.get("refused")) is not None and not ("gate" in refused and "reason" in refused):
+            raise CacheError(f"arm {arm.get('label')!r}: want the gate and the reason of its refusal")
         if absent := [key for key in _OF_AN_ARM if key not in arm]:
             raise CacheError(f"arm {arm.get('label')!r}: {absent[0]!r} is missing")
     if len({len(arm["samples_s"]) for arm in data["arms"]}) != 1:
@@ -63,7 +65,8 @@ def recording(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def judged(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with medians, comparisons and the verdict computed from its samples."""
+    """The data with medians, comparisons and the verdict computed from its samples. Whatever its samples say, a change
+    to or from an arm that a gate refused is `refused`."""
     arms = {arm["label"]: arm for arm in data["arms"]}
     comparisons = []
     for declared in data["comparisons"]:
@@ -72,14 +75,16 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
         times = {name: [s * scale[name] for s in arms[name]["samples_s"]] for name in (before, after)}
         value, low, high = ratio(times[before], times[after])
         predicted = arms[after]["predicted_s"] * scale[after] / (arms[before]["predicted_s"] * scale[before])
+        refused = any("refused" in arms[name] for name in (before, after))
         comparisons.append(
             {
                 **{key: declared[key] for key in ("label", "before", "after", "per")},
+                "note": declared.get("note", ""),
                 "predicted": predicted,
                 "predicted_verdict": word(predicted, predicted, predicted),
                 "measured": value,
                 "ci": [low, high],
-                "verdict": word(value, low, high),
+                "verdict": "refused" if refused else word(value, low, high),
             }
         )
     first = comparisons[0]
@@ -89,3 +94,14 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
         "comparisons": comparisons,
         "verdict": {"verdict": first["verdict"], "size": first["measured"], "ci": first["ci"], "of": first["label"]},
     }
+
+
+def wrong(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The comparisons of judged data that went another way than the model said: to another verdict, and so that its
+    ratio is not in the interval. What was refused has no way to go."""
+    return [c for c in data["comparisons"] if c["verdict"] not in (c["predicted_verdict"], "refused") and _outside(c)]
+
+
+def _outside(comparison: Mapping[str, Any]) -> bool:
+    low, high = comparison["ci"]
+    return not low <= comparison["predicted"] <= high

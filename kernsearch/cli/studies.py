@@ -59,7 +59,7 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @space_option
 @json_option
-@click.option("--out", default=None, metavar="DIR", help="Write prediction.json and data.json there.")
+@click.option("--out", default=None, metavar="DIR", help="Write prediction.json, data.json and the reports there.")
 @click.option(
     "--from",
     "recorded",
@@ -70,13 +70,15 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
 def case(name: str, device: str, as_json: bool, space_file: str | None, out: str | None, recorded: str | None) -> None:
     """List the case studies, run one, or judge a recording of it.
 
-    A run writes its predictions down first, then measures, then judges by the samples alone.
+    A run writes its predictions down first, then measures, then judges by the samples alone. With --out it also writes
+    report.html, which needs nothing beside it, and report.md with its figures; with --from too.
 
     \b
     kernsearch case list
     kernsearch case wave-quantization --device cuda --out waves
+    kernsearch case wave-quantization --from cuda-nvidia-h200-sm90a --out waves
     """
-    from ..cases import cases, find, judged, listed, recording, recordings, run
+    from ..cases import cases, find, judged, listed, recording, recordings
     from ..report.cases import print_case, print_list
 
     use_space(space_file)
@@ -84,9 +86,19 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, out: str
         found_all = cases().values()
         print_json(listed(found_all)) if as_json else print_list(found_all)
         return
-    found = find(name)
+    found, folder = find(name), None if out is None else Path(out)
     if recorded is not None:
         told = judged(recording(recordings.read(recorded, name, "arms"), name))
+        if folder is not None:
+            recordings.keep(folder / "data.json", told)
     else:
-        told = run(found, device=device, out=None if out is None else Path(out), listener=progress(as_json))
+        from ..cases import run
+
+        told = run(found, device=device, out=folder, listener=progress(as_json))
     print_json(told) if as_json else print_case(told)
+    if folder is not None:
+        from ..report.case_report import write_report
+
+        if (lacking := write_report(folder, told)) is not None:
+            click.echo(f"the reports have no figures: {lacking}", err=True)
+        click.echo(f"{folder / 'report.html'}", err=True)

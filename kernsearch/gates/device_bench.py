@@ -181,6 +181,7 @@ class DeviceBench:
         seed: int = 0,
         space_file: str | None = None,
         machine: str | None = None,
+        zeros: bool = False,
     ) -> None:
         self.device, self.run_timeout_s, self.policy = device, run_timeout_s, policy(device)
         opening = {
@@ -190,6 +191,7 @@ class DeviceBench:
             "seed": seed,
             "space": list(dict.fromkeys([*registry.files(), *([space_file] if space_file else [])])),
             "run_timeout_s": run_timeout_s,
+            "zeros": zeros,
         }
         self.process = DeviceProcess(device, opening, machine=machine)
         self._keys = itertools.count()

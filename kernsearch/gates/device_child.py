@@ -25,6 +25,7 @@ from ..device import Device
 from ..errors import KernsearchError, Rejected
 from ..plan import Plan
 from ..problem import Problem
+from ..space import zeroed
 from ..worker.child import LOST_PIPE, die_with_parent, read_frame, write_frame
 from .device_gates import DeviceGates
 from .machine import Machine
@@ -77,8 +78,9 @@ class Server:
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         for path in request["space"]:
             registry.use_file(path)
+        op = registry.op(request["op"])
         self.gates = DeviceGates(
-            registry.op(request["op"]),
+            zeroed(op) if request["zeros"] else op,
             Problem.from_json(request["problem"]),
             self.device,
             self.machine,

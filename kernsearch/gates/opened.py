@@ -10,7 +10,7 @@ from ..backends import Backend, Compiled
 from ..device import Device
 from ..plan import Plan
 from ..problem import Problem
-from ..space import Config, Op
+from ..space import Config, Op, zeroed
 from ..worker import Timing, Worker
 from ..worker.host import RUN_TIMEOUT_S
 from .bench import Bench
@@ -55,16 +55,20 @@ def open_bench(
     run_timeout_s: float = RUN_TIMEOUT_S,
     seed: int = 0,
     space_file: str | None = None,
+    zeros: bool = False,
 ) -> Iterator[OpenBench]:
     """A bench with what it runs in; leaving it ends that. `space_file` is where an op from a file is declared.
+    With `zeros` the tuned shape has inputs of zeros.
 
     Raises SpaceError when the op's reference fails its own check, DeviceError when the device cannot be used.
     """
     if backend.host_memory:
         with Worker(device, run_timeout_s=run_timeout_s) as worker:
-            yield Bench(op, problem, device, backend, worker, seed=seed)
+            yield Bench(zeroed(op) if zeros else op, problem, device, backend, worker, seed=seed)
         return
     from .device_bench import DeviceBench
 
-    with DeviceBench(op, problem, device, run_timeout_s=run_timeout_s, seed=seed, space_file=space_file) as bench:
+    with DeviceBench(
+        op, problem, device, run_timeout_s=run_timeout_s, seed=seed, space_file=space_file, zeros=zeros
+    ) as bench:
         yield bench

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from ..cases import recordings
+from ..cases import recordings, wrong
 from .tables import table
 from .units import duration, interval
 
-_SAYS = {"loses": "slower", "wins": "faster", "tie": "no different"}
+_SAYS = {"loses": "slower", "wins": "faster", "tie": "no different", "refused": "not the same result"}
+_IS = {"loses": "loses", "wins": "wins", "tie": "is a tie"}
 
 
 def print_list(found: Iterable[Any]) -> None:
@@ -38,21 +39,35 @@ def print_case(data: Mapping[str, Any]) -> None:
         config = " ".join(f"{letter}={value}" for letter, value in arm["config"].items())
         cells = (arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]))
         rate = f"{arm['flops'] / arm['median_s'] / 1e12:.3g}"
-        rows.append((*cells, rate, waves, str(registers or ""), str(spills), arm["variant"], config))
-    headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config")
+        how = ", ".join(arm.get("how", ()))
+        rows.append((*cells, rate, waves, str(registers or ""), str(spills), arm["variant"], config, how))
+    headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config", "how")
     table(headers, rows)
     click.echo("")
+    for arm in data["arms"]:
+        if (refused := arm.get("refused")) is not None:
+            click.echo(f"{arm['label']}: refused by gate {refused['gate']}: {refused['reason']}\n")
     changes = [
         (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
         for c in data["comparisons"]
     ]
     table(("change", "predicted", "measured", "99 %", "verdict"), changes)
+    click.echo(f"\nverdict: {verdict_line(data)}")
+    for c in wrong(data):
+        note = f": {c['note']}" if c.get("note") else ""
+        click.echo(f"wrong prediction: {c['label']}: {c['predicted_verdict']} was said, it {_IS[c['verdict']]}{note}")
+
+
+def verdict_line(data: Mapping[str, Any]) -> str:
+    """The verdict in one line, with its size."""
     verdict = data["verdict"]
     each = " an operation" if data["comparisons"][0]["per"] == "flop" else ""
     said = f"{verdict['size']:.2f} times the time{each}"
     if verdict["verdict"] == "tie":
         said = "within 1 % or within the noise"
-    click.echo(f"\nverdict: {verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})")
+    elif verdict["verdict"] == "refused":
+        said = f"it would take {said}"
+    return f"{verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})"
 
 
 def print_ladder(data: Mapping[str, Any]) -> None:

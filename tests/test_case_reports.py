@@ -1,0 +1,216 @@
+"""Reports of cases, of recorded data: what is told in which order, what makes it up, and what a page may hold."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernsearch.cases import cases, judged, recording, recordings, wrong
+from kernsearch.cli import main
+from kernsearch.report.case_report import html, inlined, write_report
+from kernsearch.report.case_text import markdown
+
+pytest.importorskip("matplotlib")
+from kernsearch.report.case_plot import pictures
+
+H200 = "cuda-nvidia-h200-sm90a"
+SHIPPED = [(name, where) for name in cases() for where in recordings.shipped(name)]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def exit_code(*arguments: str) -> int:
+    try:
+        main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def samples(centre: float) -> list[float]:
+    return [centre * (1 + 0.002 * math.sin(7 * i + 1e3 * centre)) for i in range(15)]
+
+
+def arm(label: str, seconds: float, predicted: float, **more: Any) -> dict[str, Any]:
+    return {"label": label, "variant": "v", "config": {"BM": 8}, "flops": 1e9, "predicted_s": predicted,
+            "samples_s": samples(seconds), **more}  # fmt: skip
+
+
+def step(label: str, before: str, after: str, **more: Any) -> dict[str, Any]:
+    return {"label": label, "before": before, "after": after, "per": "call", **more}
+
+
+@pytest.fixture
+def recorded() -> dict[str, Any]:
+    """Three arms: one that the model sees rightly, one that it does not, one that a gate refused."""
+    evidence = {"compile": [{"registers": 128, "spill_stores": 64, "warnings": "spilled <much>"}],
+                "gates": {"error": 0.25, "workspace_bytes": 2048}}  # fmt: skip
+    return {
+        "schema": 1, "case": "toy", "claim": "a | claim", "mechanism": "a <b>mechanism</b>", "date": "2026-01-01",
+        "policy": "p", "device": {"key": "k", "name": "n"},
+        "arms": [arm("plain", 1e-3, 1e-3), arm("slower", 2e-3, 2e-3, evidence=evidence),
+                 arm("better", 5e-4, 1e-3, how=["warm caches"]),
+                 arm("cheat", 2.5e-4, 1e-3, refused={"gate": "correctness", "reason": "Y[0] is nan"})],
+        "comparisons": [step("a change", "plain", "slower"), step("another", "plain", "better", note="why it is off"),
+                        step("the trick", "plain", "cheat")],
+    }  # fmt: skip
+
+
+def at(text: str, *words: str) -> list[int]:
+    return [text.index(word) for word in words]
+
+
+def test_claim_and_prediction_come_before_what_was_measured(recorded: dict[str, Any]) -> None:
+    text = markdown(judged(recorded), ("changes.svg", "times.svg"))
+    order = at(text, "**Claim.**", "## Prediction", "## Measurement", "(changes.svg)", "(times.svg)", "## Evidence",
+               "## Verdict", "## Wrong predictions")  # fmt: skip
+    assert order == sorted(order)
+    before = text[: text.index("## Measurement")]
+    assert "| slower |" in before and "2 ms" in before and "loses" in before
+    assert "1.000, 1.000" not in before and "[" not in before.replace("\\[", "")
+
+
+def test_measured_ratios_have_intervals_and_the_evidence_is_told(recorded: dict[str, Any]) -> None:
+    text = markdown(judged(recorded), ())
+    measured = text[text.index("## Measurement") :]
+    assert re.search(r"\| a change \| 2\.000 \| \d\.\d+ \| \\\[1\.9\d+, 2\.0\d+\\\] \| loses \|", measured)
+    assert "| slower | 128 | 64 | 2 KiB | 0.25 | passed |" in measured and "spilled \\<much\\>" in measured
+    assert "warm caches" in text and "![" not in text
+
+
+def test_wrong_predictions_are_named_with_what_the_model_leaves_out(recorded: dict[str, Any]) -> None:
+    told = judged(recorded)
+    assert [c["label"] for c in wrong(told)] == ["another"]
+    text = markdown(told, ())
+    last = text[text.index("## Wrong predictions") :]
+    assert "- another: the model said tie, 1.000 of the time; measured wins, 0.500" in last
+    assert "Why: why it is off." in last and "a change" not in last and "the trick" not in last
+    recorded["arms"][2]["predicted_s"] = 5e-4
+    assert "None: no change went another way" in markdown(judged(recorded), ())
+
+
+def test_a_prediction_within_the_interval_is_not_wrong(recorded: dict[str, Any]) -> None:
+    recorded["arms"][2]["samples_s"] = [1e-3, 2e-3, 5e-4] * 5
+    recorded["arms"][2]["predicted_s"] = 0.98e-3
+    told = judged(recorded)
+    assert told["comparisons"][1]["predicted_verdict"] == "wins" and told["comparisons"][1]["verdict"] == "tie"
+    assert wrong(told) == []
+
+
+def test_what_a_gate_refused_is_no_win_however_fast_it_is(recorded: dict[str, Any]) -> None:
+    told = judged(recorded)
+    assert told["comparisons"][2]["verdict"] == "refused" and told["comparisons"][2]["measured"] < 0.3
+    text = markdown(told, ())
+    assert "cheat is refused by the gate correctness: Y\\[0\\] is nan" in text
+    told = copy.deepcopy(recorded)
+    told["comparisons"].reverse()
+    assert "**refused (the trick: not the same result, it would take 0.25 times the time)**" in markdown(
+        judged(told), ()
+    )
+    del told["arms"][3]["refused"]
+    assert judged(told)["verdict"]["verdict"] == "wins"
+
+
+def test_with_swapped_samples_the_reports_say_the_opposite(recorded: dict[str, Any]) -> None:
+    swapped = copy.deepcopy(recorded)
+    one, other = swapped["arms"][:2]
+    one["samples_s"], other["samples_s"] = other["samples_s"], one["samples_s"]
+    texts = [markdown(judged(data), ()) for data in (recorded, swapped)]
+    assert "**loses (a change: slower, 2.00 times" in texts[0] and "**wins (a change: faster, 0.50 times" in texts[1]
+    before = [text[: text.index("## Measurement")] for text in texts]
+    assert before[0] == before[1], "what is said before measuring does not hang on samples"
+
+
+class _Page(HTMLParser):
+    """Tags, what they load, and ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "data", "srcset", "action"):
+                self.loads.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+
+@pytest.mark.parametrize(("name", "where"), SHIPPED)
+def test_a_page_of_every_shipped_recording_holds_its_figures_and_loads_nothing(
+    name: str, where: str, tmp_path: Path
+) -> None:
+    told = judged(recording(recordings.read(where, name, "arms"), name))
+    assert write_report(tmp_path, told) is None
+    text = (tmp_path / "report.html").read_text()
+    page = _Page(text)
+    assert page.tags.count("svg") == 2 and page.tags.count("table") >= 5
+    assert all(load.startswith("#") and load[1:] in page.ids for load in page.loads)
+    assert len(page.ids) == len(set(page.ids))
+    assert not {"script", "link", "img", "iframe"} & set(page.tags) and "@import" not in text
+    assert told["verdict"]["of"] in text
+    for figure in ("changes.svg", "times.svg"):
+        assert f"]({figure})" in (tmp_path / "report.md").read_text() and (tmp_path / figure).exists()
+
+
+def test_words_of_a_recording_stay_words(recorded: dict[str, Any]) -> None:
+    recorded["claim"] = "<script>alert(1)</script> [a](http://b) | *c*"
+    told = judged(recorded)
+    page = html(markdown(told, ()), {})
+    tags = _Page(page).tags
+    assert "script" not in tags and "a" not in tags and "em" not in tags and "b" not in tags
+    assert "&lt;script&gt;" in page and "| *c*" in page
+
+
+def test_pictures_show_every_change_and_every_arm(recorded: dict[str, Any]) -> None:
+    drawn = pictures(judged(recorded))
+    words = {name: " ".join(e.text or "" for e in ET.fromstring(svg).iter(f"{SVG}text")) for name, svg in drawn.items()}
+    assert all(step["label"] in words["changes.svg"] for step in recorded["comparisons"])
+    assert "refused 0.25" in words["changes.svg"] and "loses 2.00" in words["changes.svg"]
+    assert all(a["label"] in words["times.svg"] for a in recorded["arms"]) and "2 ms" in words["times.svg"]
+    assert pictures(judged(recorded)) == drawn, "the same data make the same files"
+
+
+def test_two_pictures_in_a_page_keep_their_names_apart() -> None:
+    svg = '<?xml version="1.0"?><svg><metadata>http://x</metadata><g id="a"/><use href="#a" clip-path="url(#b)"/></svg>'
+    assert inlined(svg, "one.svg") == (
+        '<svg><g id="one-svg-a"/><use href="#one-svg-a" clip-path="url(#one-svg-b)"/></svg>')  # fmt: skip
+
+
+def test_a_recording_is_reported_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert exit_code("case", "register-spill", "--from", H200, "--out", str(out), "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == json.loads((out / "data.json").read_text())
+    assert told.err == f"{out / 'report.html'}\n"
+    files = {path.name for path in out.iterdir()}
+    assert files == {"data.json", "report.md", "report.html", "changes.svg", "times.svg"}
+
+
+def test_without_matplotlib_reports_have_tables_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert exit_code("case", "register-spill", "--from", H200, "--out", str(tmp_path)) == 0
+    assert "have no figures: pictures want matplotlib: pip install 'kernsearch[explore]'" in capsys.readouterr().err
+    page = _Page((tmp_path / "report.html").read_text())
+    assert "svg" not in page.tags and "table" in page.tags
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert exit_code("case", "register-spill", "--from", H200, "--out", str(tmp_path / "file")) == 2
+    told = capsys.readouterr()
+    assert "cannot be written" in told.err and told.err.count("\n") == 1
