@@ -74,8 +74,8 @@ def prepared(
     arm: Arm, op_name: str, backend: Backend, device: Device, ceilings: Ceilings,
     known: dict[tuple[str, int | None], Prospects], named: Sequence[str],
 ) -> Prepared:  # fmt: skip
-    """Choose the candidate of an arm. `known`: prospects of earlier arms, by problem and threads; `named`: variants of all
-    arms.
+    """Choose the candidate of an arm. `known`: prospects of earlier arms, by problem and threads; `named`: variants
+    of all arms.
 
     Raises SpaceError when the problem has no such variant or config.
     """
