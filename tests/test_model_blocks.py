@@ -35,7 +35,8 @@ def variants(dtype: str, epilogue: str = "none") -> Mapping[str, Variant]:
 NAMES = [
     *(("bfloat16", name) for name in ("naive", "shared_tile", "tensor_core", "async_pipeline", "warp_specialized")),
     *(("bfloat16", name) for name in ("warp_specialized_packed", "cluster_split", "contraction")),
-    *(("bfloat16", name) for name in ("async_split_k+combine", "async_atomic+map")),
+    ("bfloat16", "async_split_k+combine"),
+    ("float16", "async_atomic+map"),
     *(("float32", name) for name in ("register_tile", "vectorized", "simt_pipeline", "simt_split_k+combine")),
 ]
 
