@@ -21,6 +21,7 @@ from kernsearch.measure.stats import geometric_mean
 from kernsearch.model import ceilings
 from kernsearch.peers import bench_problems
 from kernsearch.peers.peer import DEFAULT
+from kernsearch.problem import Problem
 from kernsearch.records import lookup
 
 PROCESSES = 3
@@ -49,6 +50,28 @@ NEAR_TRIALS, NEAR_TIMEOUT_S = "60", "30"
 
 def text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
+
+
+def beside_torch(problem: Problem, rounds: int | None) -> dict[str, Any] | None:
+    """The record of a problem on the CPU against PyTorch, in fresh processes; None, with a line why, without it."""
+    where = backends.resolve("cpu")[1]
+    try:
+        runs = [bench_problems([problem], ["torch"], device=where, seed=n, rounds=rounds) for n in range(PROCESSES)]
+    except PeerError as error:
+        print(f"{problem.op}: {error}")
+        return None
+    found = [run["results"][0] for run in runs]
+    peers = [row["peers"]["torch"] for row in found]
+    return {
+        "ratio": geometric_mean([peer["ratio"] for peer in peers]),
+        "runs": [
+            {"ratio": peer["ratio"], "ratio_ci": peer["ratio_ci"], "ours_s": row["ours"]["median_s"],
+             "peer_s": peer["median_s"], "busy": row["busy"]}
+            for row, peer in zip(found, peers, strict=True)
+        ],
+        "variant": found[0]["ours"].get("variant"), "config": found[0]["ours"].get("config"),
+        "hit": found[0]["ours"].get("hit"), "library": peers[0]["library"],
+    }  # fmt: skip
 
 
 def eight(dtype: str = "float32", tune: bool = False, rounds: int | None = None) -> None:

@@ -37,6 +37,16 @@ class Constraint:
     holds: Callable[[Config, Device, Sizes], bool]
 
 
+def covers(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
+    """For a constraint: values up to the first that covers the size, as larger ones would be the same kernel again."""
+
+    def holds(config: Config, device: Device, sizes: Sizes) -> bool:
+        smaller = [value for value in param.values if value < config[param.name]]
+        return not smaller or smaller[-1] < sizes[size]
+
+    return holds
+
+
 @dataclass(frozen=True)
 class OptionSpec:
     """An option of an op. `parse` returns the canonical value or raises ProblemError."""
@@ -46,6 +56,19 @@ class OptionSpec:
     parse: Callable[[Any], Option]
     what: str
     values: tuple[Option, ...] = ()  # all canonical values, the default first
+
+
+def one_of(name: str, values: tuple[str, ...], **also: str) -> Callable[[Any], Option]:
+    """Parses an option that is one of a few words, in any case; `also` are other words for some of them."""
+
+    def parse(value: Any) -> Option:
+        word = str(value).lower()
+        word = also.get(word, word)
+        if word not in values:
+            raise ProblemError(f"{name} {value!r}: want one of {', '.join(values)}")
+        return word
+
+    return parse
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import exit_code
 
 from kernsearch.cases import cases, judged, recording, recordings, wrong
-from kernsearch.cli import main
 from kernsearch.report.case_report import html, inlined, write_report
 from kernsearch.report.case_text import markdown
 
@@ -25,14 +25,6 @@ from kernsearch.report.case_plot import pictures
 H200 = "cuda-nvidia-h200-sm90a"
 SHIPPED = [(name, where) for name in cases() for where in recordings.shipped(name)]
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def exit_code(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def samples(centre: float) -> list[float]:

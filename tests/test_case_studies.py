@@ -8,12 +8,13 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command import know_rates
 
 from kernsearch import backends, registry
 from kernsearch.cases import find, judged, recording, run, running
@@ -78,10 +79,7 @@ class Runs:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KERNSEARCH_CACHE", str(self.home))
-            where = backends.resolve("cpu")[1]
-            rates = self.home / "ceilings" / f"{where.key}.json"  # known already
-            rates.parent.mkdir(parents=True, exist_ok=True)
-            rates.write_text(json.dumps(asdict(ceilings.guess(where))))
+            know_rates(self.home)
             patch.setattr(running, "open_bench", watched)
             return run(small(find(name)), device="cpu", rounds=5, out=self.home / name)
 

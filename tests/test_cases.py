@@ -6,18 +6,18 @@ import copy
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import exit_code, know_rates
 
 from kernsearch import backends, registry
 from kernsearch.cases import cases, find, judged, recording, run
 from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.cases.prepare import Prepared, all_prepared
 from kernsearch.cases.verdict import TIE, ratio, word
-from kernsearch.cli import main
 from kernsearch.device import Device
 from kernsearch.errors import CacheError, NothingSurvived, ProblemError, SpaceError
 from kernsearch.model import ceilings
@@ -44,10 +44,7 @@ CASES = (
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, where the CPU's rates are known already."""
     monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path / "home"))
-    where = backends.resolve("cpu")[1]
-    kept = tmp_path / "home" / "ceilings" / f"{where.key}.json"
-    kept.parent.mkdir(parents=True)
-    kept.write_text(json.dumps(asdict(ceilings.guess(where))))
+    know_rates(tmp_path / "home")
     return tmp_path
 
 
@@ -171,14 +168,6 @@ def test_recorded_data_is_judged_and_printed_without_a_device(
 
 
 # running
-
-
-def exit_code(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_a_case_of_ones_own_is_predicted_measured_and_judged(

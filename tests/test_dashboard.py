@@ -17,17 +17,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from command import exit_code, know_rates
 
-from kernsearch import backends
-from kernsearch.cli import main
-from kernsearch.model import ceilings
 from kernsearch.search.notes import Page
 from kernsearch.search.study import Studies, Study, artifacts_of
 from kernsearch.tune import run
@@ -46,10 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNSEARCH_CACHE", str(folder))
-        where = backends.resolve("cpu")[1]
-        kept = folder / "ceilings" / f"{where.key}.json"
-        kept.parent.mkdir(parents=True)
-        kept.write_text(json.dumps(asdict(ceilings.guess(where))))
+        know_rates(folder)
         yield folder
 
 
@@ -190,14 +185,6 @@ def test_a_journal_is_shown_too_and_not_written(tmp_path: Path) -> None:
         told = Served(dashboard.address(server), 0).ask("/api/studies/0?after=0")
         server.shutdown()
     assert told["note"]["body"] == "# toy" and len(told["trials"]) == 2 and journal.read_bytes() == before
-
-
-def exit_code(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def _empty(path: Path) -> None:

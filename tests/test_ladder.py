@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import exit_code, know_rates
 from kernsearch.spaces.gemm.ladder import RUNGS
 
 from kernsearch import backends, registry
 from kernsearch.cases import climbed as climbed_before
 from kernsearch.cases import ladder
-from kernsearch.cli import main
 from kernsearch.errors import CacheError, ProblemError
 from kernsearch.model import ceilings
 from kernsearch.tune.prospects import Prospects
@@ -22,24 +21,13 @@ from kernsearch.tune.request import Request
 SHAPE = "96x80x64"
 
 
-def exit_code(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A home of its own, where the CPU's rates are known already."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNSEARCH_CACHE", str(folder))
-        where = backends.resolve("cpu")[1]
-        kept = folder / "ceilings" / f"{where.key}.json"
-        kept.parent.mkdir(parents=True)
-        kept.write_text(json.dumps(asdict(ceilings.guess(where))))
+        know_rates(folder)
         yield folder
 
 

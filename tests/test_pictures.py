@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from kernsearch.cli import main
+from command import exit_code
 
 pytest.importorskip("matplotlib")
 from kernsearch.report import figures, graph_svg
@@ -20,14 +19,6 @@ from kernsearch.report.ladder_plot import plot_ladder
 
 H200 = "cuda-nvidia-h200-sm90a"
 RED, GREY = graph_svg._WINS, graph_svg._GREY
-
-
-def exit_code(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def node(key: str, phase: str, *kernels: tuple[str, list[str]], root: bool = False) -> dict[str, Any]:

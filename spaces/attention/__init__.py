@@ -22,17 +22,6 @@ LSE = ("no", "yes")
 DTYPES = {"cpu": ("float32", "float64", "bfloat16")}
 
 
-def _one_of(name: str, values: tuple[str, ...], **also: str) -> Any:
-    def parse(value: Any) -> str:
-        word = str(value).lower()
-        word = also.get(word, word)
-        if word not in values:
-            raise errors.ProblemError(f"{name} {value!r}: want one of {', '.join(values)}")
-        return word
-
-    return parse
-
-
 def parse_offset(value: Any) -> str:
     """'none', or a whole number as text: the place among the keys of the first query."""
     text = str(value).strip().lower()
@@ -46,17 +35,21 @@ def parse_offset(value: Any) -> str:
 
 OPTIONS = (
     space.OptionSpec(
-        "layout", "bhsd", _one_of("layout", LAYOUTS), "bhsd: heads before queries and keys; bshd: after them", LAYOUTS
+        "layout",
+        "bhsd",
+        space.one_of("layout", LAYOUTS),
+        "bhsd: heads before queries and keys; bshd: after them",
+        LAYOUTS,
     ),
     space.OptionSpec(
         "causal",
         "none",
-        _one_of("causal", CAUSAL, true="bottom-right", false="none"),
+        space.one_of("causal", CAUSAL, true="bottom-right", false="none"),
         "which keys a query sees: bottom-right lets the last query see all, top-left the first one the first key",
         CAUSAL,
     ),
     space.OptionSpec(
-        "lse", "no", _one_of("lse", LSE, true="yes", false="no"), "yes: L = log sum exp of scores, too", LSE
+        "lse", "no", space.one_of("lse", LSE, true="yes", false="no"), "yes: L = log sum exp of scores, too", LSE
     ),
     space.OptionSpec(
         "query_offset",

@@ -25,15 +25,6 @@ PROLOGUES = tuple(
 DTYPES = {"cpu": ("float32", "float64", "bfloat16"), "cuda": ("bfloat16", "float16", "float32", "float64")}
 
 
-def _one_of(name: str, values: tuple[str, ...]) -> Any:
-    def parse(value: Any) -> str:
-        if str(value).lower() not in values:
-            raise errors.ProblemError(f"{name} {value!r}: want one of {', '.join(values)}")
-        return str(value).lower()
-
-    return parse
-
-
 def parse_prologue(value: Any) -> str:
     """'mask, Scale' -> 'scale,mask': a comma list in one order, or 'none'."""
     like = f"want none, or a comma list of {', '.join(STEPS)}"
@@ -47,8 +38,12 @@ def parse_prologue(value: Any) -> str:
     return ",".join(word for word in STEPS if word in words)
 
 
-LAYOUT = space.OptionSpec("layout", "n", _one_of("layout", LAYOUTS), "n: rows are contiguous; t: columns are", LAYOUTS)
-RESULT = space.OptionSpec("result", "softmax", _one_of("result", RESULTS), "softmax, or log for its logarithm", RESULTS)
+LAYOUT = space.OptionSpec(
+    "layout", "n", space.one_of("layout", LAYOUTS), "n: rows are contiguous; t: columns are", LAYOUTS
+)
+RESULT = space.OptionSpec(
+    "result", "softmax", space.one_of("result", RESULTS), "softmax, or log for its logarithm", RESULTS
+)
 
 
 def _root(problem: Problem) -> Program:

@@ -1,5 +1,8 @@
 import pytest
 
+from kernsearch import backends
+from kernsearch.worker import Worker
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory):
@@ -9,3 +12,14 @@ def own_home(tmp_path_factory: pytest.TempPathFactory):
         patch.delenv("KERNSEARCH_CC", raising=False)
         patch.delenv("KERNSEARCH_THREADS", raising=False)
         yield
+
+
+@pytest.fixture(scope="module")
+def device():
+    return backends.get("cpu").device()
+
+
+@pytest.fixture(scope="module")
+def worker(device):
+    with Worker(device, run_timeout_s=10.0, threads=2) as worker:
+        yield worker

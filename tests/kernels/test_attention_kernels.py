@@ -8,6 +8,7 @@ from functools import cache
 
 import msgspec
 import pytest
+from on_cpu import bench_of, compiled
 from twins import twin
 
 from kernsearch import backends, registry
@@ -15,10 +16,8 @@ from kernsearch.candidate import lower
 from kernsearch.derive import Derivation, derive
 from kernsearch.errors import Rejected
 from kernsearch.feasible import FeasibleSpace
-from kernsearch.gates import Bench
 from kernsearch.launch import itemsize
 from kernsearch.problem import Problem
-from kernsearch.worker import Worker
 
 SHAPE = "1x2x61x131x36x20"
 PROBLEMS = {
@@ -41,25 +40,6 @@ def problem(dtype: str = "float32", shape: str = SHAPE, **options) -> Problem:
 @cache
 def derived(of: Problem) -> Derivation:
     return derive(of, registry.op(of.op), registry.templates("cpu"))
-
-
-@pytest.fixture(scope="module")
-def device():
-    return backends.get("cpu").device()
-
-
-@pytest.fixture(scope="module")
-def worker(device):
-    with Worker(device, run_timeout_s=10.0, threads=2) as worker:
-        yield worker
-
-
-def bench_of(of, device, worker):
-    return Bench(registry.op(of.op), of, device, backends.get("cpu"), worker, threads=2)
-
-
-def compiled(plan, device):
-    return [backends.get("cpu").compile(kernel, device, timeout_s=60.0) for kernel in plan.kernels]
 
 
 def space_of(variant, of, device):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gemm_bindings import build, run
 from kernsearch.spaces.generic.templates import cpu as generic
+from on_cpu import bench_of, compiled
 from softmax_cases import derived, plan_of, problem
 from twins import twin
 
@@ -18,9 +19,7 @@ from kernsearch.binding import Array, Binding, Root
 from kernsearch.candidate import lower
 from kernsearch.errors import Rejected
 from kernsearch.feasible import FeasibleSpace
-from kernsearch.gates import Bench
 from kernsearch.launch import itemsize
-from kernsearch.worker import Worker
 
 SHAPE = (61, 781)
 PROBLEMS = {
@@ -37,25 +36,6 @@ PROBLEMS = {
     "backward of log, float64": ("log_softmax_backward", "float64", {}),
 }
 OWN = ("row_", "spread")  # how names of templates of softmax begin; those that run anything have tests of their own
-
-
-@pytest.fixture(scope="module")
-def device():
-    return backends.get("cpu").device()
-
-
-@pytest.fixture(scope="module")
-def worker(device):
-    with Worker(device, run_timeout_s=10.0, threads=2) as worker:
-        yield worker
-
-
-def bench_of(of, device, worker):
-    return Bench(registry.op(of.op), of, device, backends.get("cpu"), worker, threads=2)
-
-
-def compiled(plan, device):
-    return [backends.get("cpu").compile(kernel, device, timeout_s=60.0) for kernel in plan.kernels]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Template
 
 from .patterns import GROUPS, OUTPUTS, SLABS
@@ -26,16 +26,6 @@ def _registers(config: Config, device: Device, sizes: Sizes) -> int:
     """Vector registers of the inner loops: sums, a row of what lies along vectors, an element of the other."""
     across = -(-config["NR"] // _lanes(device, sizes))
     return config["MR"] * across + across + 1
-
-
-def _fits_keys(config: Config, device: Device, sizes: Sizes) -> bool:
-    smaller = [value for value in _KC.values if value < config["KC"]]
-    return not smaller or smaller[-1] < sizes["K"]
-
-
-def _fits_queries(config: Config, device: Device, sizes: Sizes) -> bool:
-    smaller = [value for value in _MC.values if value < config["MC"]]
-    return not smaller or smaller[-1] < sizes["M"]
 
 
 def _wide(config: Config) -> int:
@@ -80,8 +70,8 @@ _CONSTRAINTS = (
         lambda c, d, s: c["MR"] * c["NR"] >= 8 * _lanes(d, s),
     ),
     Constraint("three tiles of NR queries are no whole number of MR", lambda c, d, s: 3 * c["NR"] % c["MR"] == 0),
-    Constraint("KC is larger than the keys need", _fits_keys),
-    Constraint("MC is larger than the queries need", _fits_queries),
+    Constraint("KC is larger than the keys need", covers(_KC, "K")),
+    Constraint("MC is larger than the queries need", covers(_MC, "M")),
 )
 _SLAB = Constraint("slabs are shorter than 64 keys", lambda c, d, s: c["SPLIT"] == 2 or s["K"] >= 64 * c["SPLIT"])
 

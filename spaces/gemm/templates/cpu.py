@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Template, dot, hole
 
 _DTYPES = ("float32", "float64", "bfloat16")
@@ -51,16 +50,6 @@ def _registers(config: Config, device: Device, sizes: Sizes) -> int:
     return config["MR"] * across + across + 1
 
 
-def _fits_the_problem(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
-    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
-
-    def holds(config: Config, device: Device, sizes: Sizes) -> bool:
-        smaller = [value for value in param.values if value < config[param.name]]
-        return not smaller or smaller[-1] < sizes[size]
-
-    return holds
-
-
 def _rules(*params: Param) -> tuple[Constraint, ...]:
     """The constraints that concern these parameters."""
     letters = {param.name for param in params}
@@ -99,7 +88,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     for param in params:
         if size := {"MC": "M", "NC": "N", "KC": "K"}.get(param.name):
             reason = f"{param.name} is larger than {size} needs"
-            rules.append(Constraint(reason, _fits_the_problem(param, size)))
+            rules.append(Constraint(reason, covers(param, size)))
     return tuple(rules)
 
 
@@ -108,7 +97,7 @@ _ROW_RULES = (
         "rows need more vector registers than the device has",
         lambda c, d, s: c["MR"] * c["KR"] + c["MR"] + 1 <= d.vector_registers,
     ),
-    Constraint("MR is larger than M needs", _fits_the_problem(_ROWS, "M")),
+    Constraint("MR is larger than M needs", covers(_ROWS, "M")),
 )
 _DOT_RULES = (
     Constraint("KR is not a whole number of vectors", lambda c, d, s: c["KR"] % _lanes(d, s) == 0),
@@ -117,9 +106,9 @@ _DOT_RULES = (
         lambda c, d, s: c["MR"] * c["NR"] * (c["KR"] // _lanes(d, s)) + c["NR"] + 1 <= d.vector_registers,
     ),
     Constraint("MC is smaller than MR", lambda c, d, s: c["MC"] >= c["MR"]),
-    Constraint("MC is larger than M needs", _fits_the_problem(_ROW_JOB, "M")),
-    Constraint("MR is larger than M needs", _fits_the_problem(_DOT_ROWS, "M")),
-    Constraint("NR is larger than N needs", _fits_the_problem(_DOT_COLUMNS, "N")),
+    Constraint("MC is larger than M needs", covers(_ROW_JOB, "M")),
+    Constraint("MR is larger than M needs", covers(_DOT_ROWS, "M")),
+    Constraint("NR is larger than N needs", covers(_DOT_COLUMNS, "N")),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template, TileMap, anything, as_, comb, dot, hole
 
 _BM = Param("BM", (64, 128, 192, 256), "rows of the output per tile")
@@ -74,16 +74,6 @@ def _rows(c: Config) -> int:
     return c["BM"] if c.get("PINGPONG") else c["BM"] // c["CONSUMERS"]
 
 
-def _fits(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
-    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
-
-    def holds(c: Config, d: Device, s: Sizes) -> bool:
-        smaller = [value for value in param.values if value < c[param.name]]
-        return not smaller or smaller[-1] < s[size]
-
-    return holds
-
-
 def _fewer(how: str) -> Callable[[Config, Device, Sizes], bool]:
     """At most one step fewer stages than there is room for."""
 
@@ -122,8 +112,8 @@ def _rules(how: str, letters: set[str], *, swapped: bool) -> tuple[Constraint, .
     rules = [
         Constraint("wgmma is Hopper's (sm_90a)", lambda c, d, s: d.cc_major == 9),
         Constraint("wgmma takes 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
-        Constraint("BM is larger than the rows need", _fits(_BM, m)),
-        Constraint("BN is larger than the columns need", _fits(_BN, n)),
+        Constraint("BM is larger than the rows need", covers(_BM, m)),
+        Constraint("BN is larger than the columns need", covers(_BN, n)),
     ]
     if "PINGPONG" in letters:
         rules.append(Constraint("two consumers take turns", lambda c, d, s: not c["PINGPONG"] or c["CONSUMERS"] == 2))

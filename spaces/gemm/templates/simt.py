@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template, dot, hole
 
 ALL_DTYPES = ("float32", "bfloat16", "float16")
@@ -68,16 +67,6 @@ def pipeline_bytes(c: Config) -> int:
     return 4 * max(tiles, c["BM"] // c["TM"] * c["BN"])
 
 
-def _fits(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
-    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
-
-    def holds(c: Config, d: Device, s: Sizes) -> bool:
-        smaller = [value for value in param.values if value < c[param.name]]
-        return not smaller or smaller[-1] < s[size]
-
-    return holds
-
-
 def _whole(c: Config, d: Device, s: Sizes) -> bool:
     return c["BM"] % c["TM"] == 0 and c["BN"] % c["TN"] == 0
 
@@ -94,7 +83,7 @@ def _rules(*params: Param) -> tuple[Constraint, ...]:
     """The constraints that concern the sizes of tiles."""
     letters = {param.name for param in params}
     rules = [
-        Constraint(f"{param.name} is larger than {size} needs", _fits(param, size))
+        Constraint(f"{param.name} is larger than {size} needs", covers(param, size))
         for param in params
         if (size := {"BM": "M", "BN": "N"}.get(param.name))
     ]
@@ -114,8 +103,8 @@ def _pipeline_rules() -> tuple[Constraint, ...]:
     """Those of the pipeline."""
     return (
         Constraint("cp.async came with sm_80", lambda c, d, s: d.cc_major >= 8),
-        Constraint("BM is larger than M needs", _fits(_WIDE_M, "M")),
-        Constraint("BN is larger than N needs", _fits(_WIDE_N, "N")),
+        Constraint("BM is larger than M needs", covers(_WIDE_M, "M")),
+        Constraint("BN is larger than N needs", covers(_WIDE_N, "N")),
         Constraint("thread tiles do not fill the block tile", _whole),
         Constraint(
             "sums and fragments of a thread exceed its registers",
@@ -225,7 +214,7 @@ NAIVE = Template(
     dtypes=ALL_DTYPES,
     ann=(("tile", ("M",), "thread", "TM"),),
     params=(_TM,),
-    constraints=(Constraint("TM is larger than M needs", _fits(_TM, "M")),),
+    constraints=(Constraint("TM is larger than M needs", covers(_TM, "M")),),
     launches=(Launch("gemm_naive", ("ceil(M, 8 * TM) * ceil(N, 32) * B", "S", "1"), "256"),),
 )
 SHARED_TILE = Template(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template, anything, as_, comb, dot, hole
 
 _BM = Param("BM", (16, 32, 64, 128, 256), "rows of the output per block")
@@ -49,24 +48,14 @@ def shared_bytes(c: Config) -> int:
     return max(tiles, 4 * staged)
 
 
-def _fits(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
-    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
-
-    def holds(c: Config, d: Device, s: Sizes) -> bool:
-        smaller = [value for value in param.values if value < c[param.name]]
-        return not smaller or smaller[-1] < s[size]
-
-    return holds
-
-
 def _rules(*params: Param) -> tuple[Constraint, ...]:
     """The constraints that concern these parameters. Those of one or two letters come first: they cut deepest."""
     letters = {param.name for param in params}
     rules = [
         Constraint("the device has no mma.sync of 16x8x16: that came with sm_80", lambda c, d, s: d.cc_major >= 8),
         Constraint("tensor cores take 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
-        Constraint("BM is larger than M needs", _fits(_BM, "M")),
-        Constraint("BN is larger than N needs", _fits(_BN, "N")),
+        Constraint("BM is larger than M needs", covers(_BM, "M")),
+        Constraint("BN is larger than N needs", covers(_BN, "N")),
         Constraint(
             "a block's tile is not a whole number of warp tiles",
             lambda c, d, s: c["BM"] % c["WM"] == 0 and c["BN"] % c["WN"] == 0,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
-from kernsearch.template import Template
+from kernsearch.template import Template, in_folder
 
 
 def templates() -> tuple[Template, ...]:
     """Those of every module of this folder."""
-    modules = (importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
-    return tuple(template for module in modules for template in getattr(module, "templates", tuple)())
+    return in_folder(__name__, __path__)

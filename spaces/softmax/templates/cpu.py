@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Template
 
 from .patterns import MAXIMUM, REDUCTIONS, STATISTICS, Reduction
@@ -15,11 +15,6 @@ _KC = Param("KC", (256, 512, 1024, 2048), "elements of a piece of a row")
 _KU = Param("KU", (1, 2, 4, 8), "vectors per turn of the loop over a row")
 _VK = Param("VK", (1, 2, 4, 8), "vectors of a row that are added up side by side")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of a row")
-
-
-def _piece_fits(config: Config, device: Device, sizes: Sizes) -> bool:
-    smaller = [value for value in _KC.values if value < config["KC"]]
-    return not smaller or smaller[-1] < sizes["N"]
 
 
 def _passes(config: Config, device: Device, sizes: Sizes) -> float:
@@ -41,7 +36,7 @@ _BALANCED = Constraint(
     "fewer tasks than threads, where rows are enough for more",
     lambda c, d, s: c["ROWS"] == 1 or -(-s["M"] // c["ROWS"]) >= 2 * s["THREADS"],
 )
-_PIECE = Constraint("KC is larger than N needs", _piece_fits)
+_PIECE = Constraint("KC is larger than N needs", covers(_KC, "N"))
 _TURN = Constraint(
     "a turn of the loop is longer than a row",
     lambda c, d, s: c["KU"] == 1 or c["KU"] * d.vector_bytes <= s["N"] * max(4, s["ITEMSIZE"]),
