@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,13 +27,15 @@ from .common import (
 @click.option("--from", "recorded", default=None, metavar="RECORD",
               help="Explain a record, also of another device: a path, or a name that `cache list` prints.")  # fmt: skip
 @click.option("--rank", is_flag=True, help="Rank all variants by the model, although there is a record.")
+@click.option("--html", "page", default=None, metavar="FILE", help="Write it as a page with pictures as well.")
 def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None, rank: bool,
-            **options: Any) -> None:  # fmt: skip
+            page: str | None, **options: Any) -> None:  # fmt: skip
     """Show derivation, predictions and measurements, and what bounds the winner.
 
     \b
     kernsearch explain gemm --shape 2304x1544x4096
     kernsearch explain --from gemm_4096x4096x4096_bfloat16_epilogue=none_layout=nn
+    kernsearch explain gemm --shape 2304x1544x4096 --html winner.html
     """
     from ..problem import parse_shape
     from ..report.explain import explained, explanation
@@ -48,6 +51,11 @@ def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | 
         if op is None or shape is None:
             raise click.UsageError("want an OP and its --shape, or --from RECORD")
         told = explanation(op, shape=parse_shape(shape), rank=rank, **named_options(options))
+    if page is not None:
+        from ..report.explain_page import write_page
+
+        if (lacking := write_page(Path(page), told)) is not None:
+            click.echo(f"{page} has no pictures: {lacking}", err=True)
     print_json(told) if as_json else print_explanation(told)
 
 

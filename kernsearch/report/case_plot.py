@@ -36,7 +36,7 @@ def _changes(pyplot: Any, data: Mapping[str, Any]) -> str:
         panel.text(1.02, height, f"{row['verdict']} {row['measured']:.2f}", color=colour, va="center", fontsize=8,
                    transform=panel.get_yaxis_transform())  # fmt: skip
     panel.set_xscale("log")
-    _plain_ticks(panel, lambda value: f"{value:g}")
+    figures.plain_ticks(panel.xaxis, lambda value: f"{value:g}")
     names = [row["label"] for row in rows]
     panel.set_yticks(range(len(rows)), [_wrapped(name) for name in names], parse_math=False)
     panel.set(xlabel="time after by time before (circle with 99 % interval: measured; diamond: predicted)",
@@ -57,21 +57,10 @@ def _times(pyplot: Any, data: Mapping[str, Any]) -> str:
         panel.text(1.02, height, duration(row["median_s"]), va="center", fontsize=8,
                    transform=panel.get_yaxis_transform())  # fmt: skip
     panel.set_xscale("log")
-    _plain_ticks(panel, duration)
+    figures.plain_ticks(panel.xaxis, duration)
     panel.set_yticks(range(len(rows)), [_wrapped(row["label"]) for row in rows], parse_math=False)
     panel.set(xlabel="time of a call (dots: rounds; line: median; diamond: predicted)", ylim=(len(rows) - 0.5, -0.5))
     return _done(figure, panel, data)
-
-
-def _plain_ticks(panel: Any, spell: Any) -> None:
-    """Numbers as people write them, and between the powers of ten too where few of those are in sight."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = panel.get_xlim()
-    between = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-    panel.xaxis.set_major_locator(LogLocator(subs=between))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: spell(value)))
-    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _wrapped(label: str, width: int = 44) -> str:

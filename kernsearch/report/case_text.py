@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
 from ..cases import wrong
 from .cases import verdict_line
+from .page import plain, table
 from .units import duration, interval, operations, size, spelled
 
 _COMPILER = {  # evidence of the compiler: its key and its heading
@@ -27,17 +27,17 @@ def markdown(data: Mapping[str, Any], figures: Sequence[str]) -> str:
 
 def _lines(data: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str]:
     device = data["device"]
-    yield f"# Case {_plain(data['case'])} on {_plain(device['name'])}\n"
-    yield f"**Claim.** {_plain(data['claim'])}\n"
-    yield f"**What may go wrong.** {_plain(data['mechanism'])}\n"
+    yield f"# Case {plain(data['case'])} on {plain(device['name'])}\n"
+    yield f"**Claim.** {plain(data['claim'])}\n"
+    yield f"**What may go wrong.** {plain(data['mechanism'])}\n"
     yield "## Prediction\n"
     yield "By the model, written down before anything was measured.\n"
     changes = data["comparisons"]
-    yield from _table(
+    yield from table(
         ("change", "ratio of times", "so it"),
         [(c["label"], f"{c['predicted']:.3f}", c["predicted_verdict"]) for c in changes],
     )
-    yield from _table(
+    yield from table(
         ("arm", "problem", "variant", "config", "how", "predicted", "bound by"),
         [(a["label"], a.get("problem", ""), a["variant"], spelled(a["config"]), ", ".join(a.get("how", ())),
           duration(a["predicted_s"]), a.get("predicted_bound", "")) for a in data["arms"]],
@@ -46,13 +46,13 @@ def _lines(data: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str]:
     rounds = len(data["arms"][0]["samples_s"])
     yield f"All arms in the same {rounds} rounds, in an order drawn anew each round. Intervals are of 99 %.\n"
     yield from _figures(figures, "changes")
-    yield from _table(
+    yield from table(
         ("change", "predicted", "measured", "99 %", "verdict"),
         [(c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
          for c in changes],
     )  # fmt: skip
     yield from _figures(figures, "times")
-    yield from _table(
+    yield from table(
         ("arm", "predicted", "median", "quartiles", "rate"),
         [(a["label"], duration(a["predicted_s"]), duration(a["median_s"]), _quartiles(a["samples_s"]),
           f"{operations(a['flops'] / a['median_s'])}/s") for a in data["arms"]],
@@ -60,13 +60,13 @@ def _lines(data: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str]:
     yield "## Evidence\n"
     yield from _evidence(data["arms"])
     yield "## Verdict\n"
-    yield f"**{_plain(verdict_line(data))}**\n"
+    yield f"**{plain(verdict_line(data))}**\n"
     yield "## Wrong predictions\n"
     yield from _wrong(data)
     yield "## Where and how\n"
     facts = {"device": device.get("key"), "driver": device.get("driver"), "compiler": device.get("compiler"),
              "kernsearch": device.get("kernsearch"), "date": data["date"], "timed by": data.get("policy")}  # fmt: skip
-    yield from _table(("", ""), [(name, str(value)) for name, value in facts.items() if value])
+    yield from table(("", ""), [(name, str(value)) for name, value in facts.items() if value])
     yield "The samples are in data.json; everything here is computed from them."
 
 
@@ -102,13 +102,13 @@ def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         row["gates"] = f"refused: {refused['gate']}" if refused else "passed" if gates else ""
         rows.append(row)
     columns = [*dict.fromkeys(key for row in rows for key in row if key != "gates"), "gates"]
-    yield from _table(columns, [[row.get(column, "") for column in columns] for row in rows])
+    yield from table(columns, [[row.get(column, "") for column in columns] for row in rows])
     for arm in arms:
         if refused := arm.get("refused"):
-            yield f"{_plain(arm['label'])} is refused by the gate {refused['gate']}: {_plain(refused['reason'])}\n"
+            yield f"{plain(arm['label'])} is refused by the gate {refused['gate']}: {plain(refused['reason'])}\n"
         for part in arm.get("evidence", {}).get("compile", []):
             if part.get("warnings"):
-                yield f"{_plain(arm['label'])}: the compiler warns: {_plain(str(part['warnings']))}\n"
+                yield f"{plain(arm['label'])}: the compiler warns: {plain(str(part['warnings']))}\n"
 
 
 def _wrong(data: Mapping[str, Any]) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _wrong(data: Mapping[str, Any]) -> Iterator[str]:
     if not found:
         yield "None: no change went another way than the model said.\n"
     for c in found:
-        note = f" Why: {_plain(c['note'])}." if c.get("note") else ""
-        yield (f"- {_plain(c['label'])}: the model said {c['predicted_verdict']}, {c['predicted']:.3f} of the time; "
-               f"measured {c['verdict']}, {c['measured']:.3f} {_plain(interval(*c['ci']))}.{note}")  # fmt: skip
+        note = f" Why: {plain(c['note'])}." if c.get("note") else ""
+        yield (f"- {plain(c['label'])}: the model said {c['predicted_verdict']}, {c['predicted']:.3f} of the time; "
+               f"measured {c['verdict']}, {c['measured']:.3f} {plain(interval(*c['ci']))}.{note}")  # fmt: skip
     if found:
         yield ""
 
@@ -128,17 +128,3 @@ def _quartiles(samples: Sequence[float]) -> str:
         return ""
     first, _, third = quantiles(samples, n=4)
     return f"{duration(max(first, min(samples)))} to {duration(min(third, max(samples)))}"
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Without the columns in which no row has anything."""
-    lines = [[_plain(cell) for cell in row] for row in rows]
-    kept = [i for i in range(len(headers)) if any(line[i] for line in lines)]
-    for line in ([_plain(header) for header in headers], ["---"] * len(headers), *lines):
-        yield "| " + " | ".join(line[i] for i in kept) + " |"
-    yield ""
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown leaves as it is, in one line."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~&!])", r"\\\1", " ".join(text.split()))

@@ -12,7 +12,7 @@ from .units import duration, interval, operations, size, spelled
 
 _RANKED = 12  # variants listed
 _REASONS = 12  # of refusals
-_RATES = {"guessed": ", whose rates are guessed from its architecture",
+RATES = {"guessed": ", whose rates are guessed from its architecture",
           "unknown": ", of which nothing is known here: no predictions"}  # fmt: skip
 _SOURCES = {"search": " (a look)"}
 _TOLD_APART = {True: "significant", False: "not significant: the play-off could not tell them apart",
@@ -20,7 +20,7 @@ _TOLD_APART = {True: "significant", False: "not significant: the play-off could 
 
 
 def print_explanation(told: dict[str, Any]) -> None:
-    click.echo(f"{told['problem']} on {told['device']}{_RATES.get(told['rates'], '')}")
+    click.echo(f"{told['problem']} on {told['device']}{RATES.get(told['rates'], '')}")
     click.echo(f"{told['programs']} programs derived, {told['variants']} variants, {operations(told['flops'])}\n")
     winner = told.get("winner")
     if told["ranked"]:
@@ -30,14 +30,13 @@ def print_explanation(told: dict[str, Any]) -> None:
         _steps(told)
     if winner is not None:
         click.echo("\nmeasured")
-        table(("", "time", ""), list(_times(winner)))
+        table(("", "time", ""), list(time_rows(winner)))
         click.echo(winner["verdict"] or "")
-        if (second := winner["runner_up"]) is not None:
-            click.echo(f"the runner-up takes {second['ratio']:.3f} of the winner's time, "
-                       f"{_TOLD_APART[second['significant']]}")  # fmt: skip
+        if winner["runner_up"] is not None:
+            click.echo(runner_up_line(winner["runner_up"]))
     if "bounds" in told:
         click.echo("\nwhat bounds it")
-        for line in _bounds(told["bounds"]):
+        for line in bound_lines(told["bounds"]):
             click.echo(f"  {line}")
     if shares := told.get("importances"):
         click.echo("\nparameters by importance")
@@ -61,19 +60,25 @@ def _steps(told: dict[str, Any]) -> None:
         return
     cells = [
         (row["rule"], size(row["bytes"]), str(row["launches"]), row["candidate"] or "no template fits",
-         _seconds(row["predicted_s"]), _seconds(row["measured_s"]) + _SOURCES.get(row["measured_in"], ""), row["what"])
+         seconds_or_dash(row["predicted_s"]), measured_or_dash(row), row["what"])
         for row in told["steps"]
     ]  # fmt: skip
     table(("step", "memory traffic", "launches", "candidate", "predicted", "measured", "what"), cells)
 
 
-def _seconds(seconds: float | None) -> str:
+def seconds_or_dash(seconds: float | None) -> str:
     return "-" if seconds is None else duration(seconds)
 
 
-def _times(winner: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def measured_or_dash(step: dict[str, Any]) -> str:
+    """The measured time of a step, and where it was taken unless in the play-off."""
+    return seconds_or_dash(step["measured_s"]) + _SOURCES.get(step["measured_in"], "")
+
+
+def time_rows(winner: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Winner, prediction, default and runner-up: a name, a time, and what ran."""
     between = f" ({duration(winner['ci_s'][0])} to {duration(winner['ci_s'][1])})" if winner["ci_s"] else ""
-    yield "winner", _seconds(winner["median_s"]), f"{winner['variant']} {spelled(winner['config'])}{between}"
+    yield "winner", seconds_or_dash(winner["median_s"]), f"{winner['variant']} {spelled(winner['config'])}{between}"
     if winner.get("predicted_s"):
         yield "predicted", duration(winner["predicted_s"]), f"bound by {winner['bound']}"
     if winner["default_median_s"] and winner["default"]:
@@ -84,7 +89,12 @@ def _times(winner: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "runner-up", duration(winner["runner_up"]["median_s"]), winner["runner_up"]["name"]
 
 
-def _bounds(bounds: dict[str, Any]) -> Iterator[str]:
+def runner_up_line(second: dict[str, Any]) -> str:
+    return f"the runner-up takes {second['ratio']:.3f} of the winner's time, {_TOLD_APART[second['significant']]}"
+
+
+def bound_lines(bounds: dict[str, Any]) -> Iterator[str]:
+    """What bounds the winner, a sentence each."""
     yield from bounds.get("says", ())
     if "least_s" in bounds:
         yield (f"roofline: {bounds['intensity']:.3g} FLOP a byte, the device's ridge is at {bounds['ridge']:.3g}: "

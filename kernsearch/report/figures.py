@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,3 +49,16 @@ def svg(figure: Any) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
+
+
+def plain_ticks(axis: Any, spell: Callable[[float], str]) -> None:
+    """Ticks of a logarithmic axis as people write them, between powers of ten too where few of these are in sight."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    between: tuple[float, ...] = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    if high / low > 4:
+        between = (1.0, 2.0, 5.0) if high / low < 1e3 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=between))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: spell(value)))
+    axis.set_minor_formatter(NullFormatter())
