@@ -62,6 +62,25 @@ def test_an_op_from_outside_is_derived_by_its_own_rule_too(home: Path) -> None:
     assert "3 measured" in said
 
 
+def test_a_program_uses_what_was_tuned(home: Path) -> None:
+    said = run(home, str(EXAMPLES / "use_the_cache.py"))
+    assert "eigenvalues 1.0000 0.8000 0.6400 0.5120" in said and "kernsearch tune gemm --shape 384x8x384" in said
+
+
+def test_a_model_of_pytorch_switches_to_kernsearch(home: Path) -> None:
+    pytest.importorskip("torch")
+    said = run(home, str(EXAMPLES / "torch_model.py"))
+    assert "layers: 512 relu, 512 silu, 10 plain" in said
+    (difference,) = re.findall(r"largest difference (\S+)", said)
+    assert float(difference) < 1e-2
+
+
+def test_without_pytorch_the_model_says_so_in_a_line(home: Path) -> None:
+    without = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({str(EXAMPLES / 'torch_model.py')!r})"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, cwd=home)
+    assert (done.returncode, done.stderr) == (1, "this example wants PyTorch: pip install torch\n")
+
+
 def test_the_readme_can_be_typed_in(home: Path) -> None:
     text = (EXAMPLES.parent / "README.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
