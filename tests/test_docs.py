@@ -17,7 +17,7 @@ from kernsearch.cli.app import cli
 from kernsearch.registry import ops
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 COMMAND = re.compile(r"(?:^ {4}(?:\$ )?|`|&& )(kernsearch [^`\n]+)", re.M)
 FILE = re.compile(r"`((?:kernsearch|kernels|spaces|tests|benchmarks|cache|examples)/[\w./-]*\w/?)`")
 

@@ -89,6 +89,6 @@ def test_the_readme_can_be_typed_in(home: Path) -> None:
 
 def test_links_between_pages_lead_somewhere() -> None:
     root = EXAMPLES.parent
-    for page in (root / "README.md", *sorted(root.glob("docs/*.md"))):
+    for page in (root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("docs/*.md"))):
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

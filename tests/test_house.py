@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -139,6 +140,12 @@ def test_the_wheel_holds_every_package_of_the_tree() -> None:
             found.add(".".join(("kernsearch", *parts) if folder in MAPPED else parts))
     assert set(told["packages"]) == found
     assert told["package-dir"] == {package: folder for folder, package in MAPPED.items()}
+
+
+def test_a_commit_is_checked_as_ci_checks_it_before_the_tests() -> None:
+    hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.M)
+    run = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert hooks == run[run.index("ruff check .") : run.index("pytest -p no:cacheprovider")]
 
 
 def test_a_lookup_imports_nothing_heavy(tmp_path: Path) -> None:
