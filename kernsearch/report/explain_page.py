@@ -81,7 +81,8 @@ def _derivation(told: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str
         yield f"{plain(told['no_steps'])}\n"
     if not (steps := told.get("steps")):
         return
-    yield "Each step is measured by its plainest candidate; the last one is the winner's schedule, all at once.\n"
+    yield "Each step is shown by its plainest candidate, the last one by the winner: its schedule, all at once. " \
+          "A dash: neither the play-off nor the search has timed it.\n"  # fmt: skip
     yield from table(
         ("step", "what it does", "memory traffic", "launches"),
         [(row["rule"], row["what"], size(row["bytes"]), str(row["launches"])) for row in steps],

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import figures
-from .units import duration
+from .units import duration, operations
 
 _MEASURED, _PREDICTED, _LINE = "#4878a8", "#d07c2a", "#444444"
 _WIDE_IN = 8.0
@@ -64,7 +64,9 @@ def _roofline(pyplot: Any, told: Mapping[str, Any], bounds: Mapping[str, Any]) -
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set(xlim=(low, high), xlabel="FLOP a byte of arrays that the step's program reads and writes",
-              ylabel="FLOP/s (circle: measured; diamond: predicted)")  # fmt: skip
+              ylabel="rate (circle: measured; diamond: predicted)")  # fmt: skip
+    figures.plain_ticks(panel.xaxis, lambda value: f"{value:g}")
+    figures.plain_ticks(panel.yaxis, lambda rate: f"{operations(rate)}/s")
     return _done(figure, panel, told)
 
 
