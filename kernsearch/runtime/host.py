@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import launch
 from ..backends import Compiled
+from ..backends.cpu import known
 from ..backends.cpu.call import Launcher, address_of, function
 from ..device import Device
 from ..errors import ArrayError, DtypeError
@@ -22,6 +23,30 @@ from .strides import offsets, overlap, span, usable, view_of
 
 if TYPE_CHECKING:
     from ..records.lookup import Hit
+
+
+def learn(
+    arguments: tuple[Any, ...],
+    bound: Bound | None,
+    operands: Sequence[int],
+    output: int,
+    scalars: Sequence[int | float],
+    make: tuple[Any, ...],
+    *,
+    in_place: int = -1,
+    owners: Sequence[Any] = (),
+) -> None:
+    """Have `plans.memory.call(*arguments)` of this thread make such a call from now on; see `known.Calls.add`."""
+    memory = plans.memory
+    if bound is None:
+        return
+    if memory.table is None and (made := known.table()) is not None:
+        memory.table, memory.call = made
+    if memory.table is not None:
+        memory.table.add(
+            arguments, bound.launcher, operands=operands, spans=bound.spans, mask=bound.mask, output=output,
+            scalars=scalars, make=make, in_place=in_place, owners=owners,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,12 +81,14 @@ class HostPlan(plans.CallPlan):
         DtypeError or ProblemError for what does not fit, CompilerError when nothing can compile the kernels. Several
         outputs are returned, and given, as a tuple in the plan's order.
         """
+        if not named:
+            result = plans.memory.call(self, *arrays, out)
+            if result is not None:
+                return result
         if len(self.outputs) > 1:
             return self._several(arrays, out, named)
         (where,) = self.outputs
-        simple = not named and len(arrays) == len(self.inputs)
-        if simple and out is not None and self._again((*arrays[:where], out, *arrays[where:]), out):
-            return out
+        arguments = (self, *arrays, out)
         given, scalars = self._bind(arrays, named)
         operand = self.plan.operands[where]
         if out is None:
@@ -69,7 +96,13 @@ class HostPlan(plans.CallPlan):
         given[where] = self._checked(where, out)
         if not out.flags.writeable:
             raise ArrayError("out is read-only: want an array that can be written")
-        self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
+        operands = [given[i] for i in range(len(self.plan.operands))]
+        self.launch(operands, scalars)
+        if not named:
+            places = {i: at for at, i in enumerate((*self.inputs, where), 1)}
+            order = [places[i] for i in range(len(operands))]
+            make = (self.shapes[operand.name], self.dtypes[operand.name])
+            learn(arguments, self.remembered(operands), order, where, scalars, make, owners=(self,))
         return out
 
     def _several(self, arrays: Sequence[Any], out: Any, named: dict[str, Any]) -> tuple[np.ndarray, ...]:
@@ -85,21 +118,6 @@ class HostPlan(plans.CallPlan):
                 raise ArrayError("out is read-only: want arrays that can be written")
         self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
         return tuple(out)
-
-    def _again(self, arrays: Sequence[Any], out: Any) -> bool:
-        """Run if arrays of these shapes, strides and dtypes have passed all checks in this thread before, and these are
-        aligned and apart: was it so? Small problems would spend more time on checks than on arithmetic."""
-        for array in arrays:
-            if type(array) is not np.ndarray:
-                return False
-        bound = plans.memory.calls.get((self, *[(a.shape, a.strides, a.dtype) for a in arrays]))
-        if bound is None or not out.flags.writeable:
-            return False
-        addresses = [address_of(array) for array in arrays]
-        if misplaced(addresses, bound.mask) or self._overlaps(arrays, addresses, bound.spans, ()):
-            return False
-        bound.launcher.run(addresses, self._scalars)
-        return True
 
     def _checked(self, which: int, array: Any) -> np.ndarray:
         name = self.plan.operands[which].name

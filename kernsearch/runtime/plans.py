@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,22 @@ KEEP_PLANS = 4096  # plans, and launchers a thread, that are remembered before a
 
 
 class Memory(threading.local):
-    """What a thread remembers of its calls. Replaced as a whole when something that launchers depend on changes."""
+    """What a thread remembers of its calls. Replaced as a whole when something that launchers depend on changes.
+
+    calls  by a key of whoever remembers them
+    call   makes a call like an earlier one, of arrays of this process: its output, or None when it is not known or the
+           arrays do not lie as they must. See `host.learn`.
+    table  where `call` looks
+    """
 
     def __init__(self) -> None:
         self.calls: dict[Any, Any] = {}
+        self.call: Callable[..., Any] = unknown
+        self.table: Any = None
+
+
+def unknown(*arguments: Any) -> None:
+    """`Memory.call` of a thread that knows no call."""
 
 
 memory = Memory()

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from kernsearch.backends.cpu.call import address_of
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, checked
-from kernsearch.runtime.strides import collapsed, overlap
+from kernsearch.runtime.host import HostPlan, checked, learn
+from kernsearch.runtime.strides import collapsed
 
 from . import ACTIVATIONS, OP, on_device
 
 _DTYPES = OP.dtypes["cpu"]
 _NAMES = ("A", "B", "bias", "C", "D")  # of the textbook program: a, b, bias, c, out
+_SCALARS = {"alpha": 6, "beta": 7}  # where they are among the arguments
 
-_ARRAY, _EMPTY = np.ndarray, np.empty
-
-Span = tuple[int, int]
-
-
-class _Ready(NamedTuple):
-    """A call that this thread has made before: arrays of these shapes and strides go straight to the kernels.
-
-    order   for each operand of the plan, which of (a, b, bias, c, out) it is
-    spans   of each operand of the plan: first byte and one past the last, relative to its address
-    mask    address bits that must be 0
-    """
-
-    run: Any
-    order: tuple[int, ...]
-    spans: tuple[Span, ...]
-    mask: int
-    out: int  # which operand is the output
-    in_place: int  # which operand may be the output: c, if its strides are the same; else -1
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    scalars: tuple[int, ...]  # for each scalar of the plan, which of (alpha, beta) it is
+_ARRAY = np.ndarray
 
 
 def matmul(
@@ -73,40 +52,21 @@ def matmul(
     On a GPU it runs on the current stream, CuPy's or for tensors PyTorch's, and returns at once; results and workspace
     come from that library's pool. It may be captured into a CUDA graph when the same call was made before.
     """
+    if type(a) is _ARRAY:
+        result = runtime.memory.call(a, b, bias, c, out, activation, alpha, beta)
+        if result is not None:
+            return result
+    arguments = (a, b, bias, c, out, activation, alpha, beta)
     if not (type(alpha) is type(beta) is float):
         alpha, beta = runtime.number("alpha", alpha), runtime.number("beta", beta)
+        return matmul(a, b, bias=bias, activation=activation, alpha=alpha, beta=beta, c=c, out=out)
     if beta == 0:
         c = None
     elif c is None:
         raise ArrayError(f"beta = {beta:g} without c: want the array that it scales")
-    if not (type(a) is type(b) is _ARRAY):
-        if library := libraries.of(a) or _elsewhere(b, bias, c, out):
-            return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)
-        return _matmul(a, b, bias, activation, alpha, beta, c, out, None)
-    key: tuple[Any, ...] = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, activation)
-    if out is not None:
-        key += _form(out)
-    if bias is not None or c is not None:
-        key += ("bias", *_form(bias), "c", *_form(c))
-    try:
-        ready = runtime.memory.calls.get(key)
-    except TypeError:  # an activation that cannot be hashed
-        ready = None
-    if ready is not None:
-        result = _EMPTY(ready.shape, ready.dtype) if out is None else out
-        arrays = (a, b, bias, c, result)
-        addresses = [address_of(arrays[i]) for i in ready.order]
-        if _safe(ready, addresses, out):
-            ready.run(addresses, tuple([alpha, beta][i] for i in ready.scalars))
-            return result
-    return _matmul(a, b, bias, activation, alpha, beta, c, out, key)
-
-
-def _form(array: Any) -> tuple[Any, ...]:
-    """What of an array decides how the kernels take it. Calls with anything else are not remembered."""
-    if type(array) is _ARRAY:
-        return (array.shape, array.strides, array.dtype)
-    return (None,) if array is None else ("something else",)
+    if not (type(a) is type(b) is _ARRAY) and (library := libraries.of(a) or _elsewhere(b, bias, c, out)):
+        return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)
+    return _matmul(a, b, bias, activation, alpha, beta, c, out, arguments)
 
 
 def _elsewhere(*arrays: Any) -> libraries.Library | None:
@@ -114,28 +74,13 @@ def _elsewhere(*arrays: Any) -> libraries.Library | None:
     return next(filter(None, map(libraries.of, arrays)), None)
 
 
-def _safe(ready: _Ready, addresses: list[int], out: np.ndarray | None) -> bool:
-    """Are all arrays aligned, and the caller's `out` writable and apart from the inputs, or just where c is?"""
-    for address in addresses:
-        if address & ready.mask:
-            return False
-    if out is None:
-        return True
-    at, mine = addresses[ready.out], ready.spans[ready.out]
-    for i, address in enumerate(addresses):
-        if i != ready.out and overlap(at, mine, address, ready.spans[i]) and (i != ready.in_place or address != at):
-            return False
-    return out.flags.writeable
-
-
 def _matmul(
-    a: Any, b: Any, bias: Any, activation: Any, alpha: Any, beta: Any, c: Any, out: Any, key: Any
+    a: Any, b: Any, bias: Any, activation: Any, alpha: Any, beta: Any, c: Any, out: Any, arguments: Any
 ) -> np.ndarray:  # fmt: skip
-    """Any arrays at all: check them, bring them to two dimensions, find the plan, and remember simple calls."""
-    if not all(x is None or type(x) is _ARRAY for x in (bias, c, out)):
-        key = None
-        if library := _elsewhere(bias, c, out):
-            return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)  # says that a is not there
+    """Any arrays at all: check them, bring them to two dimensions, find the plan, and remember simple calls, by their
+    arguments."""
+    if not all(x is None or type(x) is _ARRAY for x in (bias, c, out)) and (library := _elsewhere(bias, c, out)):
+        return on_device.matmul(a, b, bias, activation, alpha, beta, c, out, library)  # says that a is not there
     a, b = _operand("a", a), _operand("b", b)
     if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("="):
         raise DtypeError(f"a is {a.dtype}, b is {b.dtype}: want the same dtype; nothing is converted")
@@ -155,10 +100,10 @@ def _matmul(
         return result
     if k == 0:  # a sum of nothing equals one of a single zero, whatever alpha is
         a2, b2 = np.broadcast_to(dtype.type(0), (*batch, m, 1)), np.zeros((1, n), dtype)
-        alpha, k, key = 1.0, 1, None
+        alpha, k, arguments = 1.0, 1, None
     given = [a2, b2, bias, None if c is None else _lifted(c, a, b), _lifted(result, a, b)]
     if batch and b2.ndim == 2 and (rows := _as_rows(given)) is not None:
-        given, batch, m, key = rows, (), rows[0].shape[0], None
+        given, batch, m, arguments = rows, (), rows[0].shape[0], None
     letters = _letter(given[0]) + _letter(given[1])
     plan = _plan((m, n, k), dtype.name, letters, _epilogue(bias is not None, activation, c is not None))
     order = tuple(_NAMES.index(operand.name) for operand in plan.plan.operands)
@@ -169,12 +114,11 @@ def _matmul(
         plan.launch_each(arrays, batch, scalars)
     else:
         plan.launch(arrays, scalars, elementwise=("C",))
-        if key is not None and (bound := plan.remembered(arrays)) is not None:
-            at, numbers = order.index(4), tuple(map(("alpha", "beta").index, plan.plan.scalars))
+        if arguments is not None and (shape or out is not None):
             same = c is not None and given[3].strides == given[4].strides
-            ready = _Ready(bound.launcher.run, order, bound.spans, bound.mask, at, order.index(3) if same else -1,
-                           shape, dtype, numbers)  # fmt: skip
-            runtime.remember(key, ready)
+            learn(arguments, plan.remembered(arrays), order, order.index(4),
+                  [_SCALARS[name] for name in plan.plan.scalars], (shape, dtype),
+                  in_place=order.index(3) if same else -1)  # fmt: skip
     return result if shape or out is not None else result[()]
 
 

@@ -88,15 +88,20 @@ _scratch = Scratch()
 
 
 class Launcher:
-    """Runs a plan for fixed shapes and strides. Not to be shared between threads."""
+    """Runs a plan for fixed shapes and strides. Not to be shared between threads.
+
+    slots      where kernels look for addresses: (array of pointers, index, which operand)
+    numbers    where they look for scalars: (array of doubles, index, which scalar)
+    arguments  of `ks_launch`
+    kept       is scratch there from call to call?
+    """
 
     def __init__(self, plan: Plan, call: Call, functions: Sequence[int], threads: int):
-        self._slots: list[tuple[Any, int, int]] = []  # call array, index, operand
+        self.slots: list[tuple[Any, int, int]] = []
         self._inner: list[tuple[Any, int, int]] = []  # call array, index, offset in the block
-        self._numbers: list[tuple[Any, int, int]] = []  # scalar array, index, scalar
+        self.numbers: list[tuple[Any, int, int]] = []
         self._alive: list[Any] = []  # what the call structures point into
         calls: list[int] = []
-        self._last: tuple[float, ...] | None = None
         offsets, end = {}, 0
         for name, size in call.workspace.items():
             offsets[name], end = end, end + -(-size // 64) * 64
@@ -110,10 +115,10 @@ class Launcher:
             sizes = (ctypes.c_int64 * max(len(resolved.sizes), 1))(*resolved.sizes)
             for index, name in enumerate(resolved.buffers):
                 if name in operands:
-                    self._slots.append((buffers, index, operands[name]))
+                    self.slots.append((buffers, index, operands[name]))
                 else:
                     self._inner.append((buffers, index, end if name == SCRATCH else offsets[name]))
-            self._numbers += [(numbers, i, scalars[name]) for i, name in enumerate(resolved.kernel.scalars)]
+            self.numbers += [(numbers, i, scalars[name]) for i, name in enumerate(resolved.kernel.scalars)]
             struct = _Call(ctypes.addressof(buffers), ctypes.addressof(sizes), ctypes.addressof(numbers), threads)
             if threads > 1:
                 struct.parallel, struct.pool = shared.function, shared.handle
@@ -122,9 +127,9 @@ class Launcher:
         kernels, structs = ((ctypes.c_void_p * len(calls))(*addresses) for addresses in (functions, calls))
         self._alive += [kernels, structs]
         self._launch = _LAUNCH(shared.launch)
-        self._arguments = (len(calls), ctypes.addressof(kernels), ctypes.addressof(structs))
-        self._kept = self._bytes <= KEEP_BYTES
-        if self._bytes and self._kept:
+        self.arguments = (len(calls), ctypes.addressof(kernels), ctypes.addressof(structs))
+        self.kept = self._bytes <= KEEP_BYTES
+        if self._bytes and self.kept:
             self._place(_scratch.take(self._bytes))
 
     def _place(self, block: np.ndarray) -> None:
@@ -135,15 +140,12 @@ class Launcher:
 
     def run(self, addresses: Sequence[int], scalars: tuple[float, ...]) -> None:
         """Run on arrays at these addresses, in the order of the plan's operands; scalars in that of `plan.scalars`."""
-        for array, index, operand in self._slots:
+        for array, index, operand in self.slots:
             array[index] = addresses[operand]
-        if scalars != self._last or 0.0 in scalars:  # -0.0 equals 0.0 and is another number
-            self._last = None  # should one of them be no number, the others are there already
-            for array, index, scalar in self._numbers:
-                array[index] = scalars[scalar]
-            self._last = scalars
-        if not self._kept:
+        for array, index, scalar in self.numbers:
+            array[index] = scalars[scalar]
+        if not self.kept:
             self._place(np.empty(self._bytes + ALIGNMENT, np.uint8))
-        self._launch(*self._arguments)
-        if not self._kept:
+        self._launch(*self.arguments)
+        if not self.kept:
             del self._block
