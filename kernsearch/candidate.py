@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .backends import Backend
+from .backends.expressions import fold
 from .derive import Variant
 from .device import Device
 from .launch import itemsize
@@ -48,13 +49,15 @@ def lower(variant: Variant, config: Mapping[str, int], problem: Problem, backend
         scalars={name: 1.0 for name in dict.fromkeys(s for kernel in kernels for s in kernel.scalars)},
         workspace=tuple(_workspace(program, config)),
         kernels=kernels,
-        assumes=tuple(dict.fromkeys([*_assumed(variant), *(text for kernel in kernels for text in kernel.assumes)])),
+        assumes=tuple(
+            dict.fromkeys([*_assumed(variant, config), *(text for kernel in kernels for text in kernel.assumes)])
+        ),
         deterministic=variant.deterministic,
     )
 
 
-def _assumed(variant: Variant) -> Iterator[str]:
-    return (text for matched in variant.kernels for text in matched.assumes)
+def _assumed(variant: Variant, config: Mapping[str, int]) -> Iterator[str]:
+    return (fold(text, config) for matched in variant.kernels for text in matched.assumes)
 
 
 def operands(program: Program) -> Iterator[Operand]:

@@ -49,14 +49,14 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class TensorMap(msgspec.Struct, frozen=True):
-    """A bulk-tensor map (CUtensorMap, tiled) over a buffer: innermost dimension first, the third is the batch."""
+    """A bulk-tensor map (CUtensorMap, tiled) over a buffer: innermost dimension first, three to five of them."""
 
     name: str  # of the member of ks_args: map_<name>
     buffer: str  # an array of the plan, or "scratch"
     dtype: str
-    extents: tuple[str, str, str]  # elements
-    pitches: tuple[str, str]  # elements between neighbours along the second and the third dimension
-    box: tuple[int, int, int]  # elements
+    extents: tuple[str, ...]  # elements
+    pitches: tuple[str, ...]  # elements between neighbours along the second dimension and those after it
+    box: tuple[int, ...]  # elements
     swizzle: int = 128  # bytes: 0, 32, 64 or 128
     offset: str = "0"  # bytes from the buffer's first element
 

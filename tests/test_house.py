@@ -17,7 +17,7 @@ MAPPED = {"spaces": "kernsearch.spaces", "kernels": "kernsearch.kernels", "cache
 
 # Each module may import those of its own floor and of the floors below it. A package counts for its modules.
 FLOORS = (
-    {"cli", "report", "cases", "spaces"},
+    {"cli", "report", "cases", "spaces", "torch_ops"},
     {"tune", "peers", "workload", "replay"},
     {"runtime"},
     {"search", "gates", "measure", "model", "records", "worker"},

@@ -30,6 +30,15 @@ def prospects(shape: tuple[int, ...], **options: object) -> Prospects:
     return Prospects(registry.op("gemm"), problem, backend, device, ceilings.guess(device), Request(**options))  # type: ignore[arg-type]
 
 
+def test_a_variant_whose_maps_hold_no_operand_is_absent_and_says_why() -> None:
+    backend = backends.get("cuda")
+    device = backend.compile_only("sm_90a")  # type: ignore[attr-defined]
+    problem = registry.problem("attention", "2x3x64x64x64", "bfloat16", backend="cuda")
+    op = registry.op(problem.op)
+    found = Prospects(op, problem, backend, device, ceilings.guess(device), Request())
+    assert found.why_absent("warp_specialized_direct+reduce#2").endswith("to move it in bulk")
+
+
 @pytest.mark.parametrize("text", ["MR", "=8", "MR=", "MR=x", "MR=-1", "MR=1.5", ""])
 def test_a_fix_that_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(ks.KernsearchError, match="LETTER=VALUE"):

@@ -86,6 +86,12 @@ class DeviceKernel(BlockTraffic):
         parts["compute"] = parts["compute"] + alone
         return Cost(seconds, parts, self._spread(self._unique_bytes()), self.flops)
 
+    def _loops(self) -> tuple[Loop, ...]:
+        """Also those over a batch, each element of which has blocks of its own."""
+        loops, batch = super()._loops(), self.matched.found.groups.get("B", ())
+        tiled = any(loop.kind == "block" and loop.axes[0] not in self.slabs for loop in loops)
+        return (Loop(tuple(batch), np.ones(()), "block"), *loops) if batch and tiled else loops
+
     def _keeps(self) -> bool:
         """Is what is read kept until the outputs are made, a stretch of the reduced axis in a block?"""
         return bool(self._held)
@@ -217,10 +223,15 @@ class DeviceKernel(BlockTraffic):
                     sums *= config[step[3]]
             apart = KEEPING_APART if self._keeps() else REGISTERS_APART
             wanted = sums // max(threads, 1) + apart + self._kept(config)
-            registers = min(255, MOST_REGISTERS // max(threads, 1), wanted) if launch is not None else 64
+            most = min(255, MOST_REGISTERS // max(threads, 1))
+            registers = 64 if launch is None else most if self._takes_all() else min(most, wanted)
             fit = occupancy(self.device, registers=registers, threads=threads, shared=shared)
             found.append(max(1, min(fit, config.get("WAVES", fit))))
         return np.array(found, dtype=float)
+
+    def _takes_all(self) -> bool:
+        """Does a block have all registers, which its producers leave to its consumers?"""
+        return any(step[0] == "roles" for step in self.matched.annotations)
 
     def _kept(self, config: Mapping[str, int]) -> int:
         """Registers of a thread that hold what the kernel has read: an element of each kept operand for each of its

@@ -32,7 +32,9 @@ from .packing import pack
 from .record import Record
 
 TRIED = 3  # configs of a variant, where a layout of the operands refuses the first
-AWKWARD = 61  # an odd size; operands of it have odd strides and addresses
+AWKWARD = 1031  # a size that is odd and beyond any tile; operands of it have odd strides and addresses
+MANY = 64  # variants of a problem that are ranked, at most
+SEVERAL = 3  # kernels of a variant that is looked at where no single one takes every size
 
 
 @dataclass(frozen=True, order=True)
@@ -88,15 +90,21 @@ def _record(problem: Problem, choice: Choice, of: DeviceClass) -> Record:
         variant=choice.variant,
         config=dict(choice.config),
         derivation=tuple(step.to_json() for step in variant.path),
-        evidence={"model": {"seconds": float(f"{choice.seconds:.4g}")}},
+        evidence={"model": {"seconds": _seconds(_plain(problem), choice.variant, choice.config, of.backend, of.arch)}},
     )
 
 
 def seconds(default: Record, of: DeviceClass) -> float:
     """What the model says now of a default of a class; what it said when the default was made is its evidence."""
-    plain, where = _plain(default.problem), device(of)
-    variant = _variants(_shapeless(plain), of.backend)[default.variant]
-    return model.predict(variant, default.config, where, _sizes(plain, where), ceilings.guess(where)).seconds
+    config = tuple(sorted(default.config.items()))
+    return _seconds(_plain(default.problem), default.variant, config, of.backend, of.arch)
+
+
+@cache
+def _seconds(plain: Problem, variant: str, config: tuple[tuple[str, int], ...], backend: str, arch: str) -> float:
+    where, found = _device(backend, arch), _variants(_shapeless(plain), backend)[variant]
+    predicted = model.predict(found, dict(config), where, _sizes(plain, where), ceilings.guess(where)).seconds
+    return float(f"{predicted:.4g}")
 
 
 # What is derived once for many problems ------------------------------------------------------------------------------
@@ -200,14 +208,17 @@ def _ranking(plain: Problem, backend: str, arch: str) -> tuple[Choice, ...]:
     rates = ceilings.guess(where)
     sizes = _sizes(plain, where)
     common = _variants(_richest(_shapeless(plain)), backend)
+    fitting = [v for name, v in _variants(_shapeless(plain), backend).items() if v.deterministic and name in common]
+    if backend == "cpu" or not all(v.templates[0].assumes for v in fitting if len(v.templates) == 1):
+        fitting = [v for v in fitting if len(v.templates) == 1 or (backend != "cpu" and "SPLIT" in v.symbols)]
+    else:  # a kernel that does it all holds some sizes only: several kernels take the others
+        fitting = [v for v in fitting if len(v.templates) <= SEVERAL]
     found = []
-    for name, variant in _variants(_shapeless(plain), backend).items():
-        few = len(variant.templates) == 1 or (backend != "cpu" and "SPLIT" in variant.symbols)
-        if variant.deterministic and name in common and few:
-            space = FeasibleSpace(variant.params, variant.constraints, where, sizes)
-            for _, config in model.rank(variant, space, where, sizes, rates, seed=0)[:TRIED]:
-                alone = model.predict(variant, config, where, sizes, rates)  # not as one of many, which may differ
-                found.append(Choice(alone.seconds, name, tuple(sorted(config.items()))))
+    for variant in model.foremost(fitting, where, sizes, rates, MANY):
+        space = FeasibleSpace(variant.params, variant.constraints, where, sizes)
+        for _, config in model.rank(variant, space, where, sizes, rates, seed=0)[:TRIED]:
+            alone = model.predict(variant, config, where, sizes, rates)  # not as one of many, which may differ
+            found.append(Choice(alone.seconds, variant.name, tuple(sorted(config.items()))))
     return tuple(sorted(found))
 
 

@@ -65,8 +65,9 @@ class Template:
                 (N is the reduced axis where a kernel has none: that of its rows)
     dtypes      of all arrays; () accepts every dtype
     scratch     bytes of scratch memory, a size expression; parameter letters allowed
-    assumes     size expressions over strides of roles and groups that must hold: "B.N == 1" is the stride of the last
-                axis of N in operand B, "B.base" its address modulo 256
+    assumes     size expressions that must hold, over strides of roles and groups, sizes of groups, and letters:
+                "B.N == 1" is the stride of the last axis of N in operand B, "B.base" its address modulo 256, and
+                "D <= BD" says that a tile holds all of D
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
     flags       compiler flags beyond the backend's own
     optional    so many of the last roots may be missing
@@ -281,8 +282,13 @@ class Matched:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """The template's assumptions over strides of arrays: "B.n == 1"."""
-        return tuple(re.sub(r"\b(\w+)\.([A-Z]|base)\b", self._stride, text) for text in self.template.assumes)
+        """The template's assumptions over strides of arrays and sizes of the program: "B.n == 1", "(d) <= BD"."""
+        strides = (re.sub(r"\b(\w+)\.([A-Z]|base)\b", self._stride, text) for text in self.template.assumes)
+        return tuple(re.sub(r"(?<![\w.])[A-Z](?![\w.])", self._size, text) for text in strides)
+
+    def _size(self, word: re.Match[str]) -> str:
+        extents = [self.program.extents[axis] for axis in self.found.groups.get(word[0], ())]
+        return f"({' * '.join(f'({extent})' for extent in extents) or '1'})"
 
     def _stride(self, word: re.Match[str]) -> str:
         use = self.found.places[word[1]]

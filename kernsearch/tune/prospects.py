@@ -16,7 +16,7 @@ from ..backends import Backend
 from ..candidate import Candidate, array_bytes, lower, operands
 from ..derive import Variant, derive
 from ..device import Device, lacks
-from ..errors import DeviceError, SpaceError
+from ..errors import DeviceError, Rejected, SpaceError
 from ..feasible import FeasibleSpace
 from ..model.ceilings import Ceilings
 from ..plan import Plan
@@ -83,7 +83,11 @@ class Prospects:
         if first is None:
             self._absent[variant.name] = space.why_empty() or "no config is feasible"
             return
-        plan = lower(variant, first, self.problem, self.backend, self.device)
+        try:
+            plan = lower(variant, first, self.problem, self.backend, self.device)
+        except Rejected as refusal:  # an operand that its maps cannot hold, whatever the config
+            self._absent[variant.name] = refusal.reason
+            return
         if (assumed := launch.unmet(plan, self._names(plan)[1])) is not None:
             self._absent[variant.name] = f"it assumes {assumed}"
         else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LAYOUTS = ("bhsd", "bshd")
 CAUSAL = ("none", "bottom-right", "top-left")
 LSE = ("no", "yes")
-DTYPES = {"cpu": ("float32", "float64", "bfloat16")}
+DTYPES = {"cpu": ("float32", "float64", "bfloat16"), "cuda": ("bfloat16", "float16", "float32")}
 
 
 def parse_offset(value: Any) -> str:
@@ -160,7 +160,13 @@ OP = space.Op(
             (1, 8, 2048, 2048, 128, 128),
             (1, 32, 1, 4096, 128, 128),
             (8, 12, 128, 128, 64, 64),
-        )
+        ),
+        "cuda": (
+            (4, 16, 4096, 4096, 128, 128),
+            (8, 16, 2048, 2048, 64, 64),
+            (1, 32, 1, 4096, 128, 128),
+            (1, 16, 4096, 4096, 256, 256),
+        ),
     },
     public=("attention",),
 )

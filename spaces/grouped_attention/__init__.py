@@ -33,6 +33,14 @@ OP = replace(
     spellings=(),
     spelled=None,
     what="attention of G heads of queries for each head of keys and values",
-    typical={"cpu": ((1, 8, 4, 1024, 1024, 128, 128), (1, 8, 4, 1, 4096, 128, 128))},
+    typical={
+        "cpu": ((1, 8, 4, 1024, 1024, 128, 128), (1, 8, 4, 1, 4096, 128, 128)),
+        "cuda": (
+            (4, 8, 4, 4096, 4096, 128, 128),
+            (1, 8, 4, 1, 4096, 128, 128),
+            (4, 8, 4, 2048, 2048, 64, 64),
+            (1, 8, 4, 4096, 4096, 256, 256),
+        ),
+    },
     public=(),
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernsearch.spaces.attention import reference
-from kernsearch.spaces.attention.public import parts
+from kernsearch.spaces.attention.shapes import parts
 
 import kernsearch as ks
 from kernsearch.errors import ArrayError, DtypeError, ProblemError

@@ -98,6 +98,21 @@ def test_a_plain_computation_takes_a_part_of_what_is_allowed_and_not_too_little(
     assert least <= share.max() <= 0.8, share.max()
 
 
+@pytest.mark.parametrize("shape", ["1x1x512x64x8x256", "1x1x2048x4x8x256"])
+def test_weights_may_be_rounded_before_they_meet_the_values(shape):
+    of, bits = problem(shape, "bfloat16"), 8
+    arrays, scalars = made(of)
+    q, k, v = (x.astype(float) for x in logical(of, arrays))
+    s = scalars["scale"] * q @ k.swapaxes(-1, -2)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    fraction, exponent = np.frexp(e)
+    rounded = np.ldexp(np.round(np.ldexp(fraction, bits)), exponent - bits)
+    want = textbook(of, arrays, scalars)
+    got = (rounded @ v / e.sum(-1, keepdims=True)).astype(arrays["V"].dtype).astype(float)
+    share = np.max(abs(got - want["O"]) / bound(of, arrays, scalars, want)["O"])
+    assert 0.3 < share < 1
+
+
 def test_the_bound_is_finite_where_the_reference_is_not():
     of = problem(causal="bottom-right", lse="yes")
     arrays, scalars = made(of, "NaN and Inf", 3)

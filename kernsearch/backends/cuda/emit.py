@@ -16,8 +16,11 @@ from ...device import Device
 from ...launch import SCRATCH
 from ...plan import KernelPlan, Launch
 from ...sizes import evaluate
+from ..chained import is_chained
 from ..expressions import fold
 from ..views import GROUPS
+from .boxes import assumptions as assumptions_of_box
+from .boxes import box
 from .header import Extras, header
 from .places import assumptions, copy_bytes, packed_roles, place, tensor_map
 from .row_header import word_elements
@@ -45,14 +48,16 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
     for role, at in packed.items():
         copies[role] = end
         end = " + ".join(part for part in (end, copy_bytes(binding, at, letters)) if part != "0")
-    made = [tensor_map(binding, tile, letters, copies.get(tile.role)) for tile in template.maps]
+    boxes = [box(binding, tile, letters) for tile in template.maps] if is_chained(binding) else []
+    made = [] if boxes else [tensor_map(binding, tile, letters, copies.get(tile.role)) for tile in template.maps]
     scratch = " + ".join(part for part in (end, fold(template.scratch, names)) if part != "0") or "0"
     arrays = [*(array.name for array in binding.arrays), *([SCRATCH] if scratch != "0" else [])]
     extents = [fold(extent, letters) for extent in binding.extents.values()]
     strides = [f"{array.name}.{axis}" for array in binding.arrays for axis in sorted(array.axes)]
     outputs = {root.array for root in binding.roots}
     rules = [rule for map_, at in made for rule in assumptions(map_, at, written=map_.buffer in outputs)]
-    extras = Extras(tuple(packed.values()), tuple(made), has_scratch=scratch != "0")
+    rules += [rule for at in boxes for rule in assumptions_of_box(at, binding)]
+    extras = Extras(tuple(packed.values()), tuple(made), tuple(boxes), has_scratch=scratch != "0")
     return KernelPlan(
         template=template.name,
         source=template.source,
@@ -66,7 +71,7 @@ def kernel_plan(binding: Binding, template: Template, config: Mapping[str, int],
         scratch=scratch,
         flags=template.flags,
         launches=tuple(_launch(launch, names) for launch in template.launches),
-        maps=tuple(map_ for map_, _ in made),
+        maps=(*(map_ for map_, _ in made), *(at.made for at in boxes)),
         assumes=tuple(dict.fromkeys(rules)),
     )
 

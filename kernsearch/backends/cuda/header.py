@@ -27,7 +27,7 @@ contractions (bindings with operands and no fields), for groups G of S B M N K a
     ks_at_out(x, i), ks_step_out_G(x), KS_CONTIGUOUS_out_G     where KS_PLAIN_out
     ks_own_scratch(x)                          scratch after the packed copies, where the kernel has scratch
 
-rows (bindings with operands and fields): see `row_header`
+rows (bindings with operands and fields): see `row_header`; where an operand is a contraction: `chain_header`
 
 maps and reductions, for root number r, V neighbours along its last axis at a time:
     KS_ROOTS(ROOT)               ROOT(r) for each root
@@ -43,16 +43,17 @@ from dataclasses import dataclass
 
 from ...binding import Binding, Root
 from ...plan import TensorMap
+from ..chained import is_chained
 from ..expressions import leaves, needed, spell
 from ..rows import is_rows
 from ..views import GROUPS, View, c_name
+from .boxes import Box
+from .chain_header import GROUPS as CHAIN_GROUPS
+from .chain_header import chain_header
 from .lanes import element, fetch_lanes, put_lanes
+from .pieces import AT, TYPES, X, depth, function, places
 from .places import PITCH, Place
 from .row_header import more_fields, row_header
-
-TYPES = {"float64": "double", "float32": "float", "float16": "ks_f16", "bfloat16": "ks_bf16", "uint8": "uint8_t"}
-SLAB_STEP = 64  # slabs of a reduction are whole multiples of this
-X, AT = "const ks_args &x", "const ks_at &i"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Extras:
 
     packed: tuple[Place, ...] = ()
     maps: tuple[tuple[TensorMap, Place], ...] = ()
+    boxes: tuple[Box, ...] = ()
     has_scratch: bool = False
 
 
@@ -77,7 +79,7 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
         f"#define KS_COARSE {int(_coarse(binding))}",
         '#include "kernsearch.cuh"',
         *_arguments(binding, extras),
-        "struct ks_at {\n    int64_t S = 0, B = 0, M = 0, N = 0, K = 0;\n};",
+        f"struct ks_at {{\n    int64_t {', '.join(f'{g} = 0' for g in _groups(binding))};\n}};",
         "\n    ".join(("struct ks_fields {", f"ks_acc {', '.join(map(c_name, fields))};", *more)) + "\n};",
         f"#define KS_RESULT {c_name(fields[0])}",
         *_body(binding, extras),
@@ -86,11 +88,17 @@ def header(binding: Binding, name: str, extras: Extras) -> str:
 
 
 def _body(binding: Binding, extras: Extras) -> Iterator[str]:
-    if is_rows(binding):
+    if is_chained(binding):
+        yield from chain_header(binding, extras.boxes)
+    elif is_rows(binding):
         yield '#include "words.cuh"'
         yield from row_header(binding, TYPES)
     else:
         yield from _contraction(binding, extras) if binding.operands else _roots(binding)
+
+
+def _groups(binding: Binding) -> str:
+    return CHAIN_GROUPS if is_chained(binding) else GROUPS
 
 
 def _coarse(binding: Binding) -> bool:
@@ -114,13 +122,9 @@ def _arguments(binding: Binding, extras: Extras) -> Iterator[str]:
         f"int64_t s_{c_name(array.name)}_{c_name(axis)};" for array in binding.arrays for axis in sorted(array.axes)
     ]
     members += [f"double c_{c_name(scalar)};" for scalar in binding.scalars]
-    members += [f"ks_tensor_map map_{made.name};" for made, _ in extras.maps]
+    made = [*(map_ for map_, _ in extras.maps), *(at.made for at in extras.boxes)]
+    members += [f"ks_tensor_map map_{map_.name};" for map_ in made]
     yield "struct ks_args {\n    " + "\n    ".join(members) + "\n};"
-
-
-def function(signature: str, parameters: str, value: str) -> str:
-    """A function of one expression."""
-    return f"KS_DEVICE {signature}({parameters}) {{ return {value}; }}"
 
 
 def _contraction(binding: Binding, extras: Extras) -> Iterator[str]:
@@ -129,7 +133,7 @@ def _contraction(binding: Binding, extras: Extras) -> Iterator[str]:
     for group in GROUPS:
         yield f"#define KS_BY_{group} {int(len(groups[group]) <= 1)}"
         yield function(f"int64_t ks_extent_{group}", X, view.extent(group))
-    yield from _depth(view)
+    yield from depth(view)
     for role, expr in binding.operands.items():
         loads = list(leaves(expr, "load"))
         kinds = {TYPES[view.array(load[1]).dtype] for load in loads}
@@ -140,7 +144,7 @@ def _contraction(binding: Binding, extras: Extras) -> Iterator[str]:
         plain = expr[0] == "load" and all(len(groups[g]) <= 1 for g in "MNK")
         yield f"#define KS_PLAIN_{role} {int(plain)}"
         if plain:
-            yield from _places(view, role, expr[1], expr[2], "const ")
+            yield from places(view, role, expr[1], expr[2], "const ")
     yield from _moved(view, extras)
     root = binding.roots[0]
     yield f"#define KS_ROOTS {len(binding.roots)}"
@@ -154,29 +158,7 @@ def _contraction(binding: Binding, extras: Extras) -> Iterator[str]:
     yield f"#define KS_PLAIN_out {int(plain)}"
     yield f"#define KS_IDENTITY_out {int(plain and root.value[0] == 'acc')}"
     if plain:
-        yield from _places(view, "out", root.array, root.axes, "")
-
-
-def _places(view: View, name: str, array: str, axes: tuple[str, ...], const: str) -> Iterator[str]:
-    kind = TYPES[view.array(array).dtype]
-    yield function(f"{const}{kind} *ks_at_{name}", f"{X}, {AT}", view.address(array, axes))
-    for group in GROUPS:
-        if len(view.groups[group]) <= 1:
-            yield function(f"int64_t ks_step_{name}_{group}", X, view.step(array, axes, view.group_axis(group)))
-        yield f"#define KS_CONTIGUOUS_{name}_{group} {int(bool(axes) and axes[-1] in view.groups[group])}"
-
-
-def _depth(view: View, suffix: str = "") -> Iterator[str]:
-    """The range of K: all of it, or that of the slab."""
-    first, last = "0", view.extent("K")
-    if cut := view.slab():
-        axis, slab = cut
-        extent = f"x.e_{c_name(axis)}"
-        length = f"ks_up<int64_t>(ks_ceil({extent}, x.e_{c_name(slab)}), {SLAB_STEP})"
-        first = f"ks_min({view.index(slab)} * {length}, {extent})"
-        last = f"ks_min(({view.index(slab)} + 1) * {length}, {extent})"
-    for name, value in (("first", first), ("last", last)):
-        yield function(f"int64_t ks_{name}_K{suffix}", f"{X}, {AT}", value)
+        yield from places(view, "out", root.array, root.axes, "")
 
 
 def _put(view: View, roots: tuple[Root, ...]) -> Iterator[str]:
@@ -243,7 +225,7 @@ def _roots(binding: Binding) -> Iterator[str]:
         view = View(binding, groups, "x.")
         yield function(f"int64_t ks_rows_{r}", X, view.extent("M"))
         yield function(f"int64_t ks_columns_{r}", X, view.extent("N"))
-        yield from _depth(view, f"_{r}")
+        yield from depth(view, f"_{r}")
         for field in fields:
             yield from fetch_lanes(view, f"ks_body_{r}_{c_name(field.name)}", field.body, "N", fields=True)
         listed = " ".join(f"FIELD({r}, {c_name(field.name)}, {field.monoid})" for field in fields)

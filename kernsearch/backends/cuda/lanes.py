@@ -73,11 +73,12 @@ def _compute(view: View, expr: Expr, group: str) -> Iterator[str]:
 
 
 def fetch_lanes(view: View, name: str, expr: Expr, group: str, *, fields: bool = False) -> Iterator[str]:
-    """A function that gives the expression at V neighbours along a group, of which `count` exist."""
+    """A function that gives the expression at V neighbours along a group, of which `count` exist; 0 at the others."""
     more = ", const ks_fields (&f)[V]" if fields else ""
     body = ["const ks_at first = i;"]
     if len(view.groups.get(group, ())) <= 1:
-        body += [*_compute(view, expr, group), "#pragma unroll", "for (int l = 0; l < V; l++) out[l] = v[l];"]
+        value = "v[l]" if expr[0] == "load" else "l < count ? v[l] : ks_acc(0)"  # what is loaded is 0 there
+        body += [*_compute(view, expr, group), "#pragma unroll", f"for (int l = 0; l < V; l++) out[l] = {value};"]
     else:
         value = spell(expr, element(view))
         body += [

@@ -19,8 +19,11 @@ from kernsearch.sizes import evaluate
 
 from . import _FOLDER, HERE, STOOD_FOR, cuda_include, flat
 
-OWN = ("mbarrier.cuh", "bulk.cuh", "wgmma.cuh", "cluster.cuh", "registers.cuh", "stmatrix.cuh")
-MAP_BYTES, ALIGNMENT = 128, 64
+OWN = (
+    "mbarrier.cuh", "bulk.cuh", "bulk_axes.cuh", "wgmma.cuh", "wgmma_registers.cuh", "cluster.cuh", "registers.cuh",
+    "turns.cuh", "stmatrix.cuh",
+)  # fmt: skip
+ALIGNMENT = 64
 _RUN = """
 extern "C" const char *host_run(const char *bytes, unsigned grid, unsigned threads, unsigned cluster) {{
     static ks_args *arguments;
@@ -69,9 +72,9 @@ def run(
     packed += bytes(-len(packed) % ALIGNMENT)
     for made in plan.maps:
         extents, pitches = ([evaluate(text, names) for text in texts] for texts in (made.extents, made.pitches))
-        at = addresses[made.buffer] + evaluate(made.offset, names)
-        one = struct.pack("Q3q2q3qq", at, *extents, *pitches, *made.box, made.swizzle)
-        packed += one + bytes(MAP_BYTES - len(one))
+        at, more = addresses[made.buffer] + evaluate(made.offset, names), 5 - len(extents)
+        sizes = (*extents, *[1] * more, *pitches, *[0] * more, *made.box, *[1] * more)
+        packed += struct.pack("Q14qq", at, *sizes, made.swizzle)
     library = build(plan)
     library.host_size.restype, library.host_run.restype = ctypes.c_ulong, ctypes.c_char_p
     assert library.host_size() == len(packed)

@@ -1,5 +1,6 @@
 // Hopper kernels on the host: clusters of blocks one after the other, every thread of a cluster a fiber. Stands for
-// mbarrier.cuh, bulk.cuh, cluster.cuh, registers.cuh, wgmma.cuh and stmatrix.cuh.
+// mbarrier.cuh, bulk.cuh, bulk_axes.cuh, cluster.cuh, registers.cuh, turns.cuh, wgmma.cuh, wgmma_registers.cuh and
+// stmatrix.cuh.
 //
 // What the device does by itself happens late here: a copy lands, and a store or a product reads shared memory, no
 // sooner than something waits for it or nothing else can go on. So a stage that is given back too early, or a piece that
@@ -7,6 +8,7 @@
 
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -57,6 +59,8 @@ struct Block {
 };
 struct Warp {
     unsigned v[32][4], to[32];
+    float number[32];
+    const unsigned *left[32];
 };
 struct Fiber {
     ucontext_t context;
@@ -125,6 +129,29 @@ static unsigned ks_shared_address(const void *p) {
 static void __syncthreads() { meet(block().meetings[0], threads_of_block); }
 static void __syncwarp() { meet(block().meetings[1000 + threadIdx.x / 32], 32); }
 static void ks_sync_some(int name, int threads) { meet(block().meetings[name], threads); }
+static void ks_arrive_some(int name, int threads) {
+    Meeting &m = block().meetings[name];
+    moved++;
+    if (++m.here == threads) m.here = 0, m.turn++;
+}
+static float __shfl_xor_sync(unsigned, float v, int gap) {
+    Warp &w = warps[current / 32];
+    const int lane = threadIdx.x % 32;
+    w.number[lane] = v;
+    __syncwarp();
+    const float got = w.number[lane ^ gap];
+    __syncwarp();
+    return got;
+}
+static int __all_sync(unsigned, int holds) {
+    Warp &w = warps[current / 32];
+    w.number[threadIdx.x % 32] = float(holds != 0);
+    __syncwarp();
+    int all = 1;
+    for (int lane = 0; lane < 32; lane++) all &= w.number[lane] != 0;
+    __syncwarp();
+    return all;
+}
 static void ks_cluster_sync() { meet(blocks[0].meetings[999], int(fibers.size())); }
 static bool ks_elect() { return threadIdx.x % 32 == 0; }
 static int __shfl_sync(unsigned, int v, int) { return v; }  // of what is the same in a warp
@@ -170,32 +197,37 @@ static void ks_barrier_wait_cluster(unsigned barrier, unsigned parity) { ks_barr
 
 struct HostMap {
     unsigned char *base;
-    int64_t extents[3], pitches[2], box[3], swizzle;
+    int64_t extents[5], pitches[4], box[5], swizzle;
 };
 static unsigned swizzled(unsigned address, int64_t swizzle) {
     const unsigned mask = swizzle == 128 ? 0x70 : swizzle == 64 ? 0x30 : swizzle == 32 ? 0x10 : 0;
     return address ^ (address >> 3 & mask);
 }
 // Calls move(shared address, global pointer or null) for each 16-bit element of a box.
-template <class Move> static void walk_box(const HostMap &m, unsigned at, int inner, int outer, int batch, Move move) {
+template <class Move>
+static void walk_box(const HostMap &m, unsigned at, int inner, int outer, std::array<int, 3> others, Move move) {
     const int64_t row = m.swizzle ? m.swizzle : 2 * m.box[0];
+    unsigned char *first = m.base;
+    bool there = true;
+    for (int d = 0; d < 3; d++)
+        first += 2 * others[d] * m.pitches[1 + d], there = there && others[d] >= 0 && others[d] < m.extents[2 + d];
     for (int64_t o = 0; o < m.box[1]; o++)
         for (int64_t i = 0; i < m.box[0]; i++) {
             const int64_t x = inner + i, y = outer + o;
-            const bool inside = x >= 0 && x < m.extents[0] && y >= 0 && y < m.extents[1] && batch < m.extents[2];
-            unsigned char *there = m.base + 2 * (x + y * m.pitches[0] + batch * m.pitches[1]);
-            move(swizzled(at + unsigned(o * row + 2 * i), m.swizzle), inside ? there : nullptr);
+            const bool inside = there && x >= 0 && x < m.extents[0] && y >= 0 && y < m.extents[1];
+            move(swizzled(at + unsigned(o * row + 2 * i), m.swizzle), inside ? first + 2 * (x + y * m.pitches[0]) : nullptr);
         }
 }
 static void ks_bulk_prefetch_map(const void *) {}
-static void ks_bulk_load_to(unsigned to, const void *map, unsigned barrier, int inner, int outer, int batch, unsigned short mask) {
+static void load_box(unsigned to, const void *map, unsigned barrier, int inner, int outer, std::array<int, 3> others,
+                     unsigned short mask) {
     const HostMap m = *static_cast<const HostMap *>(map);
     if (to % (m.swizzle ? m.swizzle * 8 : 128)) fail("a box that does not begin at a whole pattern");
     for (unsigned rank = 0; rank < 16; rank++) {
         if (!(mask >> rank & 1)) continue;
         if (rank >= blocks.size()) fail("no block of this rank");
         landing.push_back([=] {
-            walk_box(m, to, inner, outer, batch, [&](unsigned s, const unsigned char *g) {
+            walk_box(m, to, inner, outer, others, [&](unsigned s, const unsigned char *g) {
                 unsigned char *p = blocks[rank].shared.data() + s - SHARED_AT;
                 if (g) memcpy(p, g, 2); else memset(p, 0, 2);
             });
@@ -204,15 +236,18 @@ static void ks_bulk_load_to(unsigned to, const void *map, unsigned barrier, int 
         });
     }
 }
-static void ks_bulk_load(unsigned to, const void *map, unsigned barrier, int inner, int outer, int batch) {
-    ks_bulk_load_to(to, map, barrier, inner, outer, batch, (unsigned short)(1u << rank_of_block()));
+static void ks_bulk_load_to(unsigned to, const void *map, unsigned barrier, int inner, int outer, int batch, unsigned short mask) {
+    load_box(to, map, barrier, inner, outer, {batch, 0, 0}, mask);
+}
+static void ks_bulk_load(unsigned to, const void *map, unsigned barrier, int inner, int outer, int c, int d = 0, int e = 0) {
+    load_box(to, map, barrier, inner, outer, {c, d, e}, (unsigned short)(1u << rank_of_block()));
 }
 static void ks_bulk_store(const void *map, unsigned from, int inner, int outer, int batch) {
     const HostMap m = *static_cast<const HostMap *>(map);
     if (from % (m.swizzle ? m.swizzle * 8 : 128)) fail("a box that does not begin at a whole pattern");
     const unsigned rank = rank_of_block();
     fibers[current].open_stores.push_back([=] {
-        walk_box(m, from, inner, outer, batch, [&](unsigned s, unsigned char *g) {
+        walk_box(m, from, inner, outer, {batch, 0, 0}, [&](unsigned s, unsigned char *g) {
             if (g) memcpy(g, blocks[rank].shared.data() + s - SHARED_AT, 2);
         });
     });
@@ -289,6 +324,35 @@ template <class T, int N> struct ks_product {
                 const int h = i / 2 % 2, column = 8 * (i / 4) + 2 * (t % 4) + i % 2;
                 float s = kept ? sums[i] : 0;
                 for (int k = 0; k < 16; k++) s += a[h][k] * number_at<T>(rank, place_of(right, TB, column, k));
+                sums[i] = s;
+            }
+        });
+    }
+};
+
+// The left operand lies in the registers of the four threads of a row, which are read when the product is made.
+template <class T, int N> struct ks_product_of_registers {
+    template <int TB> static void add(float (&d)[N / 2], const unsigned (&a)[4], unsigned long long right, int kept) {
+        Warp &w = warps[current / 32];
+        const int t = threadIdx.x % 128, lane = t % 32;
+        w.left[lane] = a;
+        __syncwarp();
+        std::array<const unsigned *, 4> row;
+        for (int q = 0; q < 4; q++) row[q] = w.left[lane / 4 * 4 + q];
+        __syncwarp();
+        float *sums = d;
+        const unsigned rank = rank_of_block();
+        fibers[current].open_products.push_back([=] {
+            for (int i = 0; i < N / 2; i++) {
+                const int h = i / 2 % 2, column = 8 * (i / 4) + 2 * (t % 4) + i % 2;
+                float s = kept ? sums[i] : 0;
+                for (int k = 0; k < 16; k++) {
+                    const unsigned pair = row[k % 8 / 2][k / 8 * 2 + h];
+                    const uint16_t bits = uint16_t(k % 2 ? pair >> 16 : pair);
+                    T v;
+                    memcpy(static_cast<void *>(&v), &bits, 2);
+                    s += float(v) * number_at<T>(rank, place_of(right, TB, column, k));
+                }
                 sums[i] = s;
             }
         });
