@@ -30,6 +30,20 @@ class Param:
 
 
 @dataclass(frozen=True)
+class Access:
+    """What a warp touches with one load or store.
+
+    addresses  in bytes, one a thread, from the start of shared memory or of anything aligned to 128 bytes
+    itemsize   bytes of each
+    memory     of memory instead of shared memory: it passes the first-level cache line by line
+    """
+
+    addresses: tuple[int, ...]
+    itemsize: int
+    memory: bool = False
+
+
+@dataclass(frozen=True)
 class Constraint:
     """`holds(config, device, sizes)` must be true; `reason` is what a person reads when it is not."""
 
@@ -119,6 +133,7 @@ class Op:
     spelled   (sizes, options) as a person gives them -> (op, shape, options): shorter shapes, options that name a
               problem of another op; None where they are the op's own
     spellings options that `spelled` takes besides
+    useful_bytes  of an op that computes nothing, what must be read and written: speed is told in bytes then
     typical   by backend, shapes that have shipped defaults, the commonest first; the nearest one serves
     """
 
@@ -136,6 +151,7 @@ class Op:
     identity: Callable[..., float | None] | None = None
     spellings: tuple[OptionSpec, ...] = ()
     spelled: Callable[[tuple[int, ...], dict[str, Any]], tuple[str, tuple[int, ...], dict[str, Any]]] | None = None
+    useful_bytes: Callable[[Problem], float] | None = None
     typical: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     public: tuple[str, ...] = field(default=())  # functions of the op's folder that `kernsearch` re-exports
 
@@ -158,6 +174,12 @@ class Op:
                 raise ProblemError(f"option {name!r}: {self.name} takes {', '.join(specs) or 'none'}")
         chosen = {name: spec.parse(options.get(name, spec.default)) for name, spec in specs.items()}
         return Problem(self.name, shape, dtype, tuple(chosen.items()))
+
+    def work(self, problem: Problem) -> tuple[float, str]:
+        """What speed is told in, and its unit: operations ("FLOP"), or useful bytes ("B")."""
+        if self.useful_bytes is not None:
+            return self.useful_bytes(problem), "B"
+        return self.flops(problem), "FLOP"
 
     def sizes(self, problem: Problem) -> dict[str, int]:
         return dict(zip(self.letters, problem.shape, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..candidate import Candidate
 from ..device import Device
 from ..errors import SpaceError
 from ..model import Prediction
+from ..model.banks import shared_turns
 from ..model.ceilings import Ceilings
 from ..model.shown import waves
 from ..plan import Plan
@@ -39,9 +40,12 @@ class Prepared:
     plan: Plan
     prediction: Prediction
     waves: float | None  # of the last launch, one block a multiprocessor; None on the CPU
+    turns: Mapping[str, Mapping[str, int]]  # of shared memory in a block, as `model.banks` counts them, by access
 
     def told(self) -> dict[str, Any]:
         """What is known before measuring, for data.json."""
+        useful = {} if self.op.useful_bytes is None else {"useful_bytes": self.op.useful_bytes(self.problem)}
+        counted = {"turns": self.turns} if self.turns else {}
         return {
             "label": self.arm.label,
             "problem": self.problem.key,
@@ -53,6 +57,8 @@ class Prepared:
             "predicted_parts": dict(self.prediction.parts),
             "waves": self.waves,
             "how": self.arm.how(),
+            **useful,
+            **counted,
         }
 
 
@@ -98,7 +104,8 @@ def prepared(
     prediction, config = found
     candidate = Candidate.of(name, config)
     plan = _flagged(prospects.plan(candidate), arm.flags)
-    return Prepared(arm, op, problem, candidate, plan, prediction, waves(plan, problem, device))
+    turns = shared_turns(variant, config, prospects.sizes)
+    return Prepared(arm, op, problem, candidate, plan, prediction, waves(plan, problem, device), turns)
 
 
 def _flagged(plan: Plan, flags: tuple[str, ...]) -> Plan:

@@ -362,5 +362,6 @@ class Bench:
             plain = self.op.textbook(problem, made, scalars)
             for block in Reference(self.op, problem, made, scalars).blocks():
                 for name, expected in block.expected.items():
-                    if not np.isclose(plain[name][block.where[name]], expected, rtol=1e-12, atol=1e-12).all():
+                    found = plain[name][block.where[name]]
+                    if not np.isclose(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True).all():
                         raise SpaceError(f"op {self.op.name!r}: its reference of {name} disagrees with plain loops")

@@ -30,7 +30,7 @@ def agrees(
 
     actual    in the problem's dtype
     expected  float64, of the same shape
-    allowed   absolute error, elementwise
+    allowed   absolute error, elementwise; 0 where the output must be the reference
     exact     the reference is made of whole numbers that every order of summation gives: then no error is allowed
     origin    index of actual[0, ...] in the whole output, for the message
 
@@ -40,7 +40,7 @@ def agrees(
     xp, wide = namespace(actual), widened(actual)
     if not expected.size:
         return 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         error = xp.abs(wide - expected)
         if not exact:
             worst = (error / allowed).max()

@@ -19,6 +19,7 @@ from ..device import Device
 from ..errors import KernsearchError
 from ..meaning.loops import ASYNCHRONOUS
 from ..program import Annotation
+from .banks import counted
 from .nest import Loop, Numbers
 from .roofline import NAIVE, Cost
 from .traffic import L2_BYTES_CLOCK, BlockTraffic
@@ -41,6 +42,7 @@ KEPT_APART = 24  # registers of a thread beside what it keeps of a row
 MOST_REGISTERS = 65536  # of a block
 WORD_BYTES = 16  # that a kernel on rows moves at once
 BY_THREADS = 2.0  # how much longer threads take to store a tile of sums than the copy engine
+SECTOR = 32.0  # bytes that the caches fetch at least
 LOST = 8.0  # multiprocessors that clusters of more than two blocks cannot use
 PACKED = 0.5  # share of the copy rate at which rows of any alignment are copied
 
@@ -74,6 +76,8 @@ class DeviceKernel(BlockTraffic):
             "memory": self._memory_s() + self._again_s(blocks, waves, resident) + self._twice_s(blocks, resident),
             "waiting": waves * self._waiting_s(blocks, resident),
         }
+        if self.matched.template.accesses is not None:
+            parts["shared"] = self._shared_s(blocks)
         parts = {name: self._spread(value) for name, value in parts.items()}
         packing = sum((2 * self._size(o) for o in self.operands if o.packed), start=np.zeros(()))
         alone = self._starts(waves) * BLOCK_S + self._exchange_s(waves) + self._epilogue_s(blocks, waves)
@@ -92,13 +96,23 @@ class DeviceKernel(BlockTraffic):
         tiled = any(loop.kind == "block" and loop.axes[0] not in self.slabs for loop in loops)
         return (Loop(tuple(batch), np.ones(()), "block"), *loops) if batch and tiled else loops
 
+    def _shared_s(self, blocks: list[Loop]) -> Numbers:
+        """Turns of shared memory, one a clock of each multiprocessor."""
+        accesses = self.matched.template.accesses
+        assert accesses is not None
+        sizes = {**self.sizes, "ITEMSIZE": self.itemsize}
+        taken = [counted(a for each in accesses(config, sizes).values() for a in each) for config in self.configs]
+        turns = self._count(blocks) * np.array([found.turns for found in taken], dtype=float)
+        return turns / (self._clock() * float(self.device.facts.get("sms", 1)))
+
     def _keeps(self) -> bool:
         """Is what is read kept until the outputs are made, a stretch of the reduced axis in a block?"""
         return bool(self._held)
 
     def _starts(self, waves: Numbers) -> Numbers:
-        """Starts of blocks that nothing hides: where a block keeps a stretch, others are at work meanwhile."""
-        return np.ones(()) if self._keeps() else waves
+        """Starts of blocks that nothing hides: where a block keeps a stretch, or only moves a tile, others are at work
+        meanwhile."""
+        return np.ones(()) if self._keeps() or not self.kernel.anchors else waves
 
     def _exchange_s(self, waves: Numbers) -> Numbers:
         """What blocks of a cluster wait for each other's values."""
@@ -124,13 +138,20 @@ class DeviceKernel(BlockTraffic):
         again = np.maximum(1.0, self.flops / 2 / np.maximum(1.0, self._written())) if np.any(sums) else np.ones(())
         parts = {
             "compute": self._spread((sums / NAIVE + 2 * others) / self._peak()),
-            "l2": self._spread(self._unique_bytes() * (again / 32 + 1) / self._rate("l2")),
+            "l2": self._spread((self._unique_bytes() * (again / 32 + 1) + self._scattered()) / self._rate("l2")),
             "memory": self._spread(self._memory_s()),
             "waiting": self._spread(self._depth() * STEP_S * (ALONG_ROWS if self._along_rows() else 1.0)),
             "start": self._spread(np.array(self.ceilings.launch_s * self._launches())),
         }
-        longest = np.max(np.stack([parts[name] for name in ("compute", "l2", "memory", "waiting")]), axis=0)
+        hidden = [parts[name] for name in ("compute", "l2", "memory", "waiting")]
+        longest = np.max(np.stack(hidden), axis=0)
+        if np.any(self._scattered()):
+            longest = longest + OVERLAP * (sum(hidden) - longest)
         return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(self._unique_bytes()), self.flops)
+
+    def _scattered(self) -> Numbers:
+        """Bytes fetched in vain for maps that read along another axis than they write: a sector for each element."""
+        return sum((self._size(o) * (SECTOR / o.itemsize - 1) for o in self.operands if self._across(o)), np.zeros(()))
 
     def _depth(self) -> Numbers:
         """Elements of the longest reduction: a thread walks along all of them."""
@@ -284,8 +305,8 @@ class DeviceKernel(BlockTraffic):
         """Bytes of one block that are asked for and not there yet."""
         moves = [step for step in self.matched.annotations if step[0] == "move" and step[2] in ASYNCHRONOUS]
         serial = [loop for loop in self.loops if loop.kind == "serial" and loop.reduced]
-        if self._keeps():
-            return self._block_bytes(blocks)  # a block asks for all that it keeps
+        if self._keeps() or not self.kernel.anchors:
+            return self._block_bytes(blocks)  # a block asks for all that it keeps, or only moves
         if not moves or not serial:
             return np.array(256 * 16.0)  # a 16-byte load of each thread
         depth = np.prod(np.stack([self._spread(self.extents[axis]) for axis in serial[0].axes]), axis=0)

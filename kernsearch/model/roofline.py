@@ -188,12 +188,21 @@ class KernelRoofline:
         walked along next."""
         last = self._last(operand)
         along = [loop for loop in self.loops if loop.axes == last]
+        if self._across(operand) and not along:
+            along = [Loop(last, np.ones(()), "inner")]
         if operand.written or not along or (along[-1].kind == "inner" and along[-1].reduced):
             return np.ones(())
         line = self.device.facts.get("line_bytes", 64)
         lines = np.maximum(1, along[-1].size * operand.itemsize / line)
         lines = np.maximum(lines, PACKED_LINES) if operand.packed else lines
         return 1 + PIECES / lines**1.3 * self._between(operand, along[-1])
+
+    def _across(self, operand: Operand) -> bool:
+        """Does a kernel that only maps read an array across its rows: along the last axis of its outputs, which is not
+        the array's last?"""
+        written = {axis for o in self.operands if o.written for axis in self._last(o)}
+        inside = bool(written) and written <= set(operand.axes)
+        return not operand.written and not self.kernel.anchors and inside and not written & set(self._last(operand))
 
     def _between(self, operand: Operand, loop: Loop) -> Numbers:
         """How far pieces of neighbouring rows lie apart, as a share of a page, at most 1."""

@@ -9,7 +9,7 @@ from typing import Any
 from ..cases import wrong
 from .cases import verdict_line
 from .page import plain, table
-from .units import duration, interval, operations, size, spelled
+from .units import duration, interval, operations, rate, size, spelled
 
 _COMPILER = {  # evidence of the compiler: its key and its heading
     "registers": "registers", "vector_spills": "spilled vectors", "spill_stores": "spilled bytes",
@@ -55,7 +55,7 @@ def _lines(data: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str]:
     yield from table(
         ("arm", "predicted", "median", "quartiles", "rate"),
         [(a["label"], duration(a["predicted_s"]), duration(a["median_s"]), _quartiles(a["samples_s"]),
-          f"{operations(a['flops'] / a['median_s'])}/s") for a in data["arms"]],
+          arm_rate(a)) for a in data["arms"]],
     )  # fmt: skip
     yield "## Evidence\n"
     yield from _evidence(data["arms"])
@@ -77,6 +77,13 @@ def _figures(names: Sequence[str], wanted: str) -> Iterator[str]:
             yield f"![{alt[wanted]}]({name})\n"
 
 
+def arm_rate(arm: Mapping[str, Any]) -> str:
+    """Operations a second, or useful bytes where the op computes nothing."""
+    if "useful_bytes" in arm:
+        return rate(arm["useful_bytes"], "B", arm["median_s"])
+    return f"{operations(arm['flops'] / arm['median_s'])}/s"
+
+
 def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A column for whatever any arm has."""
     rows: list[dict[str, str]] = []
@@ -94,6 +101,8 @@ def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             row["blocks of a multiprocessor"] = str(found["occupancy"])
         if arm.get("waves") is not None:
             row["waves"] = f"{arm['waves']:.2f}"
+        for access, counted in arm.get("turns", {}).items():
+            row[f"turns of shared memory: {access}"] = f"{counted['turns']} ({counted['conflicts']} conflicts)"
         if gates.get("workspace_bytes"):
             row["workspace"] = size(gates["workspace_bytes"])
         if gates.get("error") is not None:

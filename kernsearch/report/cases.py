@@ -9,7 +9,7 @@ import click
 
 from ..cases import recordings, wrong
 from .tables import table
-from .units import duration, interval
+from .units import duration, interval, rate
 
 _SAYS = {"loses": "slower", "wins": "faster", "tie": "no different", "refused": "not the same result"}
 _IS = {"loses": "loses", "wins": "wins", "tie": "is a tie"}
@@ -38,15 +38,20 @@ def print_case(data: Mapping[str, Any]) -> None:
         waves = "" if arm.get("waves") is None else f"{arm['waves']:.2f}"
         config = " ".join(f"{letter}={value}" for letter, value in arm["config"].items())
         cells = (arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]))
-        rate = f"{arm['flops'] / arm['median_s'] / 1e12:.3g}"
+        speed = f"{arm['flops'] / arm['median_s'] / 1e12:.3g}"
+        if "useful_bytes" in arm:
+            speed = rate(arm["useful_bytes"], "B", arm["median_s"])
         how = ", ".join(arm.get("how", ()))
-        rows.append((*cells, rate, waves, str(registers or ""), str(spills), arm["variant"], config, how))
+        rows.append((*cells, speed, waves, str(registers or ""), str(spills), arm["variant"], config, how))
     headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config", "how")
     table(headers, rows)
     click.echo("")
     for arm in data["arms"]:
         if (refused := arm.get("refused")) is not None:
             click.echo(f"{arm['label']}: refused by gate {refused['gate']}: {refused['reason']}\n")
+        if counted := arm.get("turns"):
+            told = ", ".join(f"{name} {c['turns']} for {c['accesses']}" for name, c in counted.items())
+            click.echo(f"{arm['label']}: turns of shared memory a block: {told} accesses")
     changes = [
         (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
         for c in data["comparisons"]

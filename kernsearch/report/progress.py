@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from .units import duration
+from .units import duration, rate
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -78,7 +78,7 @@ class Progress:
 def _line(event: Event) -> str:
     parts = [f"{event.done}/{event.total}"]
     if event.best_s is not None:
-        parts.append(f"best {duration(event.best_s)} ({event.best_gflops:.1f} GFLOP/s) by {event.best_name}")
+        parts.append(f"best {duration(event.best_s)} ({rate(event.best_rate, event.unit, 1)}) by {event.best_name}")
     if event.rejected:
         parts.append(f"{event.rejected} refused")
     parts.append(f"{event.elapsed_s:.0f} s, about {event.eta_s:.0f} s left")

@@ -13,7 +13,7 @@ from .. import registry, sources
 from ..derive import annotation
 from ..errors import CacheError, KernsearchError
 from ..records import Record, lookup, read
-from .units import duration, size, spelled
+from .units import duration, size, spelled, told_rate
 
 
 def read_record(name: str) -> Record:
@@ -66,10 +66,10 @@ def _times(record: Record) -> list[str]:
     measured, default = record.measurement, record.default_measurement
     if measured is None:
         return ["time      never measured: the model's pick"]
-    (low, high), speed = measured.ci_s, record.evidence.get("gflops")
+    (low, high), speed = measured.ci_s, told_rate(record.evidence)
     lines = [
         f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
-        + (f", {speed:.1f} GFLOP/s" if speed else "")
+        + (f", {speed}" if speed else "")
     ]
     if default is not None and default != measured:
         lines.append(f"default   {duration(default.median_s)}")

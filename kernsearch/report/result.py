@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .units import duration, interval, spelled
+from .units import duration, interval, spelled, told_rate
 
 if TYPE_CHECKING:
     from ..tune import Result
@@ -17,11 +17,11 @@ def print_result(result: Result) -> None:
     measured, default = record.measurement, record.default_measurement
     assert measured is not None and default is not None  # a tuned record holds both
     low, high = measured.ci_s
-    speed = record.evidence.get("gflops")
+    speed = told_rate(record.evidence)
     click.echo(f"variant   {record.variant}")
     click.echo(f"config    {spelled(record.config)}")
     click.echo(f"time      {duration(measured.median_s)} ({duration(low)} to {duration(high)})"
-               + (f", {speed:.1f} GFLOP/s" if speed else ""))  # fmt: skip
+               + (f", {speed}" if speed else ""))  # fmt: skip
     speedup = record.evidence.get("speedup")
     if result.default_kept or speedup is None:
         also = "; others were as fast" if record.tie else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -28,6 +29,19 @@ def operations(number: float) -> str:
         if number >= scale:
             return f"{number / scale:.4g} {unit}"
     return f"{number:.4g} FLOP"
+
+
+def rate(work: float, unit: str, seconds: float) -> str:
+    """Work of a unit, FLOP or B, a second: 2e9 FLOP in a second -> '2.0 GFLOP/s'."""
+    return f"{work / seconds / 1e9:.1f} G{unit}/s"
+
+
+def told_rate(evidence: Mapping[str, Any]) -> str:
+    """The speed that a record's evidence holds, in bytes where the op computes nothing; "" where there is none."""
+    for key, unit in (("gbytes_s", "B"), ("gflops", "FLOP")):
+        if evidence.get(key):
+            return rate(1e9 * evidence[key], unit, 1.0)
+    return ""
 
 
 def interval(low: float, high: float) -> str:

@@ -14,7 +14,7 @@ from ..program import Kernel, Place, Program
 from ..program import body as bodies
 from ..program.body import Body
 from ..program.value import Axes, Node, Use, contraction
-from .pattern import Anything, As, Dot, Hole, Pattern, Red
+from .pattern import Anything, As, Dot, Hole, Pattern, Red, Turned
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,8 @@ class Matcher:
                     yield from self._at(inner, use, axes, named)
             case Hole():
                 yield from self._hole(pattern, use, axes, found)
+            case Turned():
+                yield from self._turned(pattern, use, axes, found)
             case Dot() | Red():
                 if not use.rename:
                     yield from self._anchor(pattern, use.node, found)
@@ -145,6 +147,21 @@ class Matcher:
             for anchor, name in zip(pattern.anchors, order, strict=True):
                 partial = [done for part in partial for done in self._at(anchor, Use(name, ""), (), part)]
             yield from partial
+
+    def _turned(self, pattern: Turned, use: Use, axes: Axes, found: Found) -> Iterator[Found]:
+        node = self.program.nodes[use.node]
+        if not self._inside(use.node) or node.op != "map" or node.field(use.field).body != bodies.arg(0):
+            return
+        moved = node.args[0]
+        seen = self._seen(moved)
+        if self._inside(moved.node) or set(seen) != set(axes) or len(seen) != len(axes) or seen[-1:] == axes[-1:]:
+            return
+        parts = (axes[-1:], seen[-1:], tuple(a for a in axes if a not in (axes[-1], seen[-1])))
+        grouped = found.place(pattern.role, use)
+        for letter, part in zip(pattern.groups, parts, strict=True):
+            grouped = grouped.group(letter, part) if grouped else None
+        if grouped and (named := grouped.place(pattern.of, moved)):
+            yield named.cover({use.node})
 
     def _above(self, use: Use, axes: Axes) -> tuple[set[str], tuple[str, ...], list[Axes]]:
         """The maps of this kernel at and above a read, the reductions of this kernel they end at, and the axes of

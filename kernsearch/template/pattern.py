@@ -6,6 +6,7 @@ A pattern describes one output of a kernel from the top down:
     dot(a, b)          a contraction: one sum over a product of two operands, in either order
     red(fields, ...)   a reduction with these fields; ANY fields when None, except contractions and combines
     comb(fields)       a reduction over a slab axis
+    turned(role, of)   a value in memory, `of`, as it is, but with another axis last: a transposition
     as_(name, p)       names the value that p matches
     anything()         a value in memory
 
@@ -65,12 +66,21 @@ class Red:
 
 
 @dataclass(frozen=True)
+class Turned:
+    """M is the last axis of the output, N that of the value in memory, B all others."""
+
+    role: str
+    of: str
+    groups: str = "MNB"
+
+
+@dataclass(frozen=True)
 class As:
     name: str
     pattern: Pattern
 
 
-Pattern = Anything | Hole | Dot | Red | As
+Pattern = Anything | Hole | Dot | Red | Turned | As
 
 
 def anything() -> Pattern:
@@ -112,6 +122,11 @@ def comb(
 ) -> Pattern:
     """The combine of slabs. `inside`: the slabs are computed in this same kernel, as that pattern says."""
     return Red(_fields(fields, wide), (), False, name, groups, True, inside)
+
+
+def turned(role: str, of: str, *, groups: str = "MNB") -> Pattern:
+    """A map that moves elements and computes nothing."""
+    return Turned(role, of, groups)
 
 
 def as_(name: str, p: Pattern) -> Pattern:

@@ -20,11 +20,11 @@ from ..program import body as bodies
 from ..program.body import Body
 from ..program.value import Use
 from ..rules.schedule import in_order, symbols
-from ..space import Config, Constraint, Param, Sizes
+from ..space import Access, Config, Constraint, Param, Sizes
 from .matcher import Found, Matcher
-from .pattern import As, Dot, Hole, Pattern, Red, anything, as_, comb, dot, hole, red
+from .pattern import As, Dot, Hole, Pattern, Red, Turned, anything, as_, comb, dot, hole, red, turned
 
-__all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red"]
+__all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red", "turned"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Template:
                 "B.N == 1" is the stride of the last axis of N in operand B, "B.base" its address modulo 256, and
                 "D <= BD" says that a tile holds all of D
     efficiency  (config, device, sizes) -> share of peak FLOPs that the inner loop can reach
+    accesses    (config, sizes) -> by a name that people read, what the warps of a block touch in shared memory, for the
+                model to count bank conflicts; left out where these cannot be what bounds the kernel
     flags       compiler flags beyond the backend's own
     optional    so many of the last roots may be missing
     many        the one root stands for any number of outputs; further roles are Y1, Y2 ... after Y
@@ -92,6 +94,7 @@ class Template:
     scratch: str = "0"
     assumes: tuple[str, ...] = ()
     efficiency: Callable[..., float] | None = None
+    accesses: Callable[[Config, Sizes], Mapping[str, tuple[Access, ...]]] | None = None
     flags: tuple[str, ...] = ()
     optional: int = 0
     many: bool = False
@@ -185,6 +188,9 @@ def _roles(pattern: Any) -> Iterator[str]:
     if isinstance(pattern, Hole):
         yield pattern.role
         parts = pattern.anchors
+    elif isinstance(pattern, Turned):
+        yield from (pattern.role, pattern.of)
+        parts = ()
     elif isinstance(pattern, As):
         yield pattern.name
         parts = (pattern.pattern,)

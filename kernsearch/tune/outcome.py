@@ -20,7 +20,8 @@ class Event:
     total: int = 0
     rejected: int = 0
     best_s: float | None = None
-    best_gflops: float = 0.0
+    best_rate: float = 0.0  # of `unit` a second: FLOP, or B where an op computes nothing
+    unit: str = "FLOP"
     best_name: str = ""
     elapsed_s: float = 0.0
     eta_s: float = 0.0

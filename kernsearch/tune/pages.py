@@ -70,19 +70,22 @@ class Pages:
 
     def _best(self, best: Past) -> Iterator[str]:
         assert best.seconds is not None  # it is the best of the measured ones
-        rate = self._session.flops / best.seconds / 1e9
-        yield f"Trial {best.number}: {_time(best.seconds)}, {rate:.4g} GFLOP/s, proposed by `{best.origin}`"
+        rate = self._rate(best.seconds)
+        yield f"Trial {best.number}: {_time(best.seconds)}, {rate}, proposed by `{best.origin}`"
         yield ""
         yield f"`{best.variant}` {_config(best.config)}"
+
+    def _rate(self, seconds: float) -> str:
+        return f"{self._session.work / seconds / 1e9:.4g} G{self._session.unit}/s"
 
     def _finalist(self, passed: Passed, played: Playoff, told: Verdict) -> Page:
         candidate, session = passed.candidate, self._session
         name = candidate.name
         measured = played.measurements[name]
-        (low, high), rate = measured.ci_s, session.flops / measured.median_s / 1e9
+        (low, high), rate = measured.ci_s, self._rate(measured.median_s)
         kept = " It is the one that is kept." if told.keep == name else ""
         lines = [f"# Finalist{' and winner' if kept else ''}", "", f"`{candidate.variant}` {_config(candidate.config)}",
-                 "", f"Play-off: {_time(measured.median_s)} ({_time(low)} to {_time(high)}), {rate:.4g} GFLOP/s.{kept}",
+                 "", f"Play-off: {_time(measured.median_s)} ({_time(low)} to {_time(high)}), {rate}.{kept}",
                  "", f"The model predicted {_time(session.prospects.predicted_s(candidate))}."]  # fmt: skip
         if name in played.ratios:
             ratio = played.ratios[name]

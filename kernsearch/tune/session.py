@@ -66,6 +66,7 @@ class Session:
         self.op, self.problem, self.backend, self.device, self.request = op, problem, backend, device, request
         self.jobs = request.jobs or int(device.cores)
         self.flops = op.flops(problem)
+        self.work, self.unit = op.work(problem)
         self.refusals: Counter[str] = Counter()
         self.best: tuple[float, Candidate] | None = None  # seconds
         self.interrupted = False
@@ -311,7 +312,8 @@ class Session:
                 total=self.request.trials,
                 rejected=sum(self.refusals.values()),
                 best_s=best[0] if best else None,
-                best_gflops=self.flops / best[0] / 1e9 if best else 0.0,
+                best_rate=self.work / best[0] if best else 0.0,
+                unit=self.unit,
                 best_name=best[1].variant if best else "",
                 elapsed_s=self.elapsed_s,
                 eta_s=min(left, pace * max(0, self.request.trials - done)),

@@ -199,6 +199,8 @@ def _places(view: View, name: str, array: str, axes: tuple[str, ...]) -> Iterato
 def _needs_partials(binding: Binding) -> bool:
     """Unfinished sums go to scratch when the output is not one plain array of the sums' dtype, or may be an array that
     the hole reads."""
+    if not any(True for root in binding.roots for _ in leaves(root.value, "acc")):
+        return False  # there are no sums
     root = binding.roots[0]
     whole = set(root.axes) - set(binding.groups.get("B", ()))
     reads = [leaf for leaf in leaves(root.value, "load") if set(leaf[2]) >= whole]
