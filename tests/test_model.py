@@ -31,7 +31,6 @@ DEVICE = Device(
     },
 )  # fmt: skip
 CEILINGS = ceilings.guess(DEVICE)
-AVX2 = replace(DEVICE, facts={**DEVICE.facts, "vector_bytes": 32, "vector_registers": 16})
 
 
 def sizes(shape, threads=4):
@@ -256,23 +255,6 @@ def test_an_empty_space_has_no_ranking():
         [replace(p, values=(10**6,)) for p in variant.params], variant.constraints, DEVICE, sizes(shape)
     )
     assert model.rank(variant, empty, DEVICE, sizes(shape), CEILINGS) == []
-
-
-# what templates say of their inner loops
-
-
-def test_rows_of_b_a_power_of_two_apart_find_less_room_in_the_first_level_cache():
-    config = {"MC": 96, "KC": 128, "MR": 2, "NR": 32, "KU": 8}
-
-    def share(name: str, n: int) -> float:
-        template = next(t for t in registry.templates("cpu") if t.name == name)
-        return template.efficiency(config, AVX2, sizes((132, n, 64)))
-
-    for name in ("unpacked", "packed_a"):
-        # a panel of 8 KB: rows 512 bytes apart reach a quarter of the sets, 768 apart half of them, 640 apart all
-        assert share(name, 128) < 0.7 * share(name, 160)
-        assert share(name, 192) == share(name, 160)
-    assert share("register_tiled", 128) == share("register_tiled", 160), "packed rows lie together"
 
 
 # ceilings

@@ -80,7 +80,7 @@ def _edges(problem: Problem, config: space.Config) -> tuple[tuple[int, ...], ...
 
 
 _TYPICAL_CPU = (
-    (128, 128, 128),
+    (64, 64, 64),
     (1024, 1024, 1024),
     (4, 2048, 2048),
     (2048, 4, 2048),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from kernsearch.device import Device
@@ -21,7 +20,6 @@ _KC = Param("KC", (128, 256, 384, 512, 768, 1024), "depth of the blocks")
 _SPLIT = Param("SPLIT", (2, 3, 4, 6, 8, 16), "slabs of the reduced axis")
 _KU = Param("KU", (1, 2, 4, 8), "steps of k per turn of the inner loop")
 
-_WAY_BYTES = 4096  # of a first level cache: places so far apart share a set; a page, where addresses allow no more
 _PACKING = 12.0  # multiply-adds that take as long as packing one element
 
 # the smaller blocks of the kernel that packs nothing
@@ -133,25 +131,18 @@ def dots_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     return 0.9 * work / cycles * depth / (depth + 4 * lanes)
 
 
-def tile_efficiency(
-    config: Config, device: Device, sizes: Sizes, *, line_cycles: float = 2.0, reach: float = 1.0
-) -> float:
+def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles: float = 2.0) -> float:
     """Share of peak of the inner loop: what its loads and latencies leave, times what ragged tiles waste.
 
     Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four. A panel
-    of B that exceeds the share `reach` of the first level cache comes from the second for each tile, a line in
-    `line_cycles`. What is not the slowest still costs a share. Fitted to a Zen 5; turns of the loop (KU) to a Zen 3
-    that shares its cores.
+    of B that exceeds the first level cache comes from the second for each tile, a line in `line_cycles`. What is not
+    the slowest still costs a share. Fitted to a Zen 5; turns of the loop (KU) to a Zen 3 that shares its cores.
     """
     lanes = _lanes(device, sizes)
     across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
     depth = min(config["KC"], sizes["K"])
     panel = depth * min(config["NR"], n) * max(4, sizes["ITEMSIZE"])
-    fetched = (
-        line_cycles * across * device.vector_bytes / device.line_bytes
-        if panel > 0.75 * reach * device.l1d_bytes
-        else 0.0
-    )
+    fetched = line_cycles * across * device.vector_bytes / device.line_bytes if panel > 0.75 * device.l1d_bytes else 0.0
     work = config["MR"] * across / 2
     loads = (config["MR"] + across) / 2
     cycles = max(work, loads, 4.0, fetched) + 0.15 * loads + 0.05 * fetched
@@ -165,16 +156,10 @@ def tile_efficiency(
 
 
 def unpacked_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
-    """As `packed_a_efficiency`, less where rows of A are crowded."""
+    """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
+    apart = config["NR"] < sizes["N"]
     crowded = _crowded(config, sizes) and sizes["M"] > config["MR"]
-    return packed_a_efficiency(config, device, sizes) * (0.8 if crowded else 1.0)
-
-
-def _reach(config: Config, device: Device, sizes: Sizes) -> float:
-    """Share of the first level cache that a panel of B can use where it is: rows whose distance has a large factor in
-    common with a way of the cache, as a power of two has, lie in few of its sets and take each other's place."""
-    together = math.gcd(sizes["N"] * sizes["ITEMSIZE"], _WAY_BYTES)
-    return min(1.0, max(config["NR"] * sizes["ITEMSIZE"], device.line_bytes) / together)
+    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0) * (0.8 if crowded else 1.0)
 
 
 def _crowded(config: Config, sizes: Sizes) -> bool:
@@ -200,11 +185,9 @@ def packed_b_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
 
 
 def packed_a_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
-    """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache, and may not all find
-    room in the first."""
-    if config["NR"] >= sizes["N"]:
-        return tile_efficiency(config, device, sizes)
-    return tile_efficiency(config, device, sizes, line_cycles=3.7, reach=_reach(config, device, sizes))
+    """As `tile_efficiency`; rows of B that lie apart come more slowly from the second level cache."""
+    apart = config["NR"] < sizes["N"]
+    return tile_efficiency(config, device, sizes, line_cycles=3.7 if apart else 2.0)
 
 
 def rows_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
