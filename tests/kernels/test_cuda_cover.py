@@ -40,7 +40,9 @@ BACKEND = backends.get("cuda")
 @cache
 def templates() -> dict[str, Template]:
     """Those of gemm, and what runs anything; but not what only reduces or spreads, which no program of gemm does."""
-    usable = (t for t in registry.templates("cuda") if not t.source.startswith(("attention/", "softmax/", "transpose/")))
+    usable = (
+        t for t in registry.templates("cuda") if not t.source.startswith(("attention/", "softmax/", "transpose/"))
+    )
     return {template.name: template for template in usable if template.name not in ("reduce", "spread")}
 
 
