@@ -39,7 +39,7 @@ def _run(
     scale: float | None,
     query_offset: int | None,
 ) -> torch.Tensor:
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    out = _shape(q, k, v, causal, scale, query_offset)
     given = [x.detach() for x in (q, k, v)]
     how: dict[str, Any] = {"causal": causal, "scale": scale, "query_offset": query_offset}
     if q.is_cuda:

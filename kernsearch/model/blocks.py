@@ -136,16 +136,17 @@ class DeviceKernel(BlockTraffic):
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
         again = np.maximum(1.0, self.flops / 2 / np.maximum(1.0, self._written())) if np.any(sums) else np.ones(())
+        scattered = self._scattered()
         parts = {
             "compute": self._spread((sums / NAIVE + 2 * others) / self._peak()),
-            "l2": self._spread((self._unique_bytes() * (again / 32 + 1) + self._scattered()) / self._rate("l2")),
+            "l2": self._spread((self._unique_bytes() * (again / 32 + 1) + scattered) / self._rate("l2")),
             "memory": self._spread(self._memory_s()),
             "waiting": self._spread(self._depth() * STEP_S * (ALONG_ROWS if self._along_rows() else 1.0)),
             "start": self._spread(np.array(self.ceilings.launch_s * self._launches())),
         }
         hidden = [parts[name] for name in ("compute", "l2", "memory", "waiting")]
         longest = np.max(np.stack(hidden), axis=0)
-        if np.any(self._scattered()):
+        if np.any(scattered):
             longest = longest + OVERLAP * (sum(hidden) - longest)
         return Cost(longest + parts["start"] + BLOCK_S, parts, self._spread(self._unique_bytes()), self.flops)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from kernsearch.errors import PeerError
 from kernsearch.peers import Copy, OnDevice, Peer
+from kernsearch.peers.tensors import fetched, on_device
 from kernsearch.problem import Problem
 
 from .numerics import grouped, laid, logical
@@ -25,17 +25,6 @@ BACKENDS = {
 }
 
 
-def _tensors(torch: Any, inputs: Arrays, index: int) -> dict[str, Any]:
-    device = torch.device("cuda", index)
-
-    def tensor(array: np.ndarray) -> Any:
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    return {name: tensor(array).to(device) for name, array in inputs.items()}
-
-
 def _sdpa(backend: str, problem: Problem, inputs: Arrays, scalars: Scalars, index: int) -> OnDevice:
     torch = importlib.import_module("torch")
     torch.set_grad_enabled(False)
@@ -43,7 +32,7 @@ def _sdpa(backend: str, problem: Problem, inputs: Arrays, scalars: Scalars, inde
     forced = getattr(attention.SDPBackend, backend)
 
     def copy() -> Copy:
-        tensors, kept = _tensors(torch, inputs, index), {}
+        tensors, kept = on_device(torch, inputs, index), {}
         function = torch_call(torch, problem, tensors, scalars["scale"])
 
         def call() -> None:
@@ -52,7 +41,7 @@ def _sdpa(backend: str, problem: Problem, inputs: Arrays, scalars: Scalars, inde
 
         def fetch() -> np.ndarray:
             q = logical(problem, tensors)[0]
-            result = kept["out"].float().cpu().numpy()
+            result = fetched(kept["out"])
             return np.asarray(laid(problem, result.reshape(*q.shape[:-1], -1)))
 
         return Copy(call, fetch)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kernsearch.errors import PeerError
 from kernsearch.peers import Peer, Ready
+from kernsearch.peers.tensors import tensor
 from kernsearch.problem import Problem
 
 from .numerics import grouped, laid, logical, offset_of
@@ -79,8 +80,7 @@ def _torch(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> 
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    bits = {name: torch.from_numpy(a.view(np.uint16) if a.dtype.kind == "V" else a) for name, a in inputs.items()}
-    tensors = {name: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for name, t in bits.items()}
+    tensors = {name: tensor(torch, array) for name, array in inputs.items()}
     call, out = torch_call(torch, problem, tensors, scalars["scale"]), _output(problem, inputs)
     result = call().float().numpy()  # it writes into no output, so this one is filled once
     q = logical(problem, inputs)[0]

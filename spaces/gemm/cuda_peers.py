@@ -20,6 +20,7 @@ import numpy as np
 from kernsearch.errors import PeerError
 from kernsearch.peers import Copy, OnDevice, Peer
 from kernsearch.peers.peer import as_float
+from kernsearch.peers.tensors import fetched, on_device
 from kernsearch.problem import Problem
 
 Arrays = Mapping[str, np.ndarray]
@@ -61,19 +62,13 @@ class _Tensors:
     def __init__(self, torch: Any, problem: Problem, inputs: Arrays, index: int):
         self.torch = torch
         device = torch.device("cuda", index)
-        given = {name: _tensor(torch, array).to(device) for name, array in inputs.items()}
+        given = on_device(torch, inputs, index)
         self.a, self.b = _turned(problem, given["A"], given["B"], lambda x: x.mT)
         self.bias, self.c = given.get("bias"), given.get("C")
         self.out = torch.empty(_result_shape(problem), dtype=given["A"].dtype, device=device)
 
     def fetch(self) -> np.ndarray:
-        return np.asarray(self.out.float().cpu().numpy())
-
-
-def _tensor(torch: Any, array: np.ndarray) -> Any:
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        return fetched(self.out)
 
 
 def _torch_activation(torch: Any, name: str) -> Callable[[Any], Any]:

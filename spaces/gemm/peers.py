@@ -13,6 +13,7 @@ import numpy as np
 from kernsearch.errors import PeerError
 from kernsearch.namespace import numpy_dtype
 from kernsearch.peers import Peer, Ready
+from kernsearch.peers.tensors import tensor
 from kernsearch.problem import Problem
 
 Arrays = Mapping[str, np.ndarray]
@@ -141,10 +142,10 @@ def _torch(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> 
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    tensors = {name: _tensor(torch, array) for name, array in inputs.items()}
+    tensors = {name: tensor(torch, array) for name, array in inputs.items()}
     a, b = _matrices(problem, tensors)
     result = _output(problem)
-    out = _tensor(torch, result)
+    out = tensor(torch, result)
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 1.0)
     bias, c = tensors.get("bias"), tensors.get("C") if beta != 0 else None
     steps: list[Callable[[], Any]] = []
@@ -172,13 +173,6 @@ def _torch(problem: Problem, inputs: Arrays, scalars: Scalars, threads: int) -> 
             step()
 
     return Ready(steps[0] if len(steps) == 1 else call, result)
-
-
-def _tensor(torch: Any, array: np.ndarray) -> Any:
-    """The same memory as a tensor; NumPy's bfloat16 is unknown to torch, its bits are not."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
 
 
 def _describe_torch() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernsearch.peers import Copy, OnDevice, Peer
+from kernsearch.peers.tensors import fetched, on_device
 from kernsearch.problem import Problem
 
 from .numerics import row_axis
@@ -28,29 +29,14 @@ def _torch() -> Any:
     return torch
 
 
-def _tensors(torch: Any, inputs: Arrays, index: int) -> dict[str, Any]:
-    device = torch.device("cuda", index)
-
-    def tensor(array: np.ndarray) -> Any:
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    return {name: tensor(array).to(device) for name, array in inputs.items()}
-
-
-def _fetched(tensor: Any) -> np.ndarray:
-    return np.asarray((tensor if tensor.element_size() == 8 else tensor.float()).cpu().numpy())
-
-
 def _eager(problem: Problem, inputs: Arrays, scalars: Scalars, index: int) -> OnDevice:
     """torch.softmax(out=), or what autograd calls for the gradient."""
     torch = _torch()
 
     def copy() -> Copy:
-        tensors = _tensors(torch, inputs, index)
+        tensors = on_device(torch, inputs, index)
         out = torch.empty_like(next(iter(tensors.values())))
-        return Copy(torch_call(torch, problem, tensors, out), lambda: _fetched(out))
+        return Copy(torch_call(torch, problem, tensors, out), lambda: fetched(out))
 
     return OnDevice(copy)
 
@@ -71,12 +57,12 @@ def _compiled(problem: Problem, inputs: Arrays, scalars: Scalars, index: int) ->
     function = torch.compile(compute, mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True)
 
     def copy() -> Copy:
-        tensors, kept = tuple(_tensors(torch, inputs, index).values()), {}
+        tensors, kept = tuple(on_device(torch, inputs, index).values()), {}
 
         def call() -> None:
             kept["out"] = function(*tensors)  # kept, so that each copy has a result of its own
 
-        return Copy(call, lambda: _fetched(kept["out"]))
+        return Copy(call, lambda: fetched(kept["out"]))
 
     return OnDevice(copy)
 
@@ -86,7 +72,7 @@ def _bytes(problem: Problem, inputs: Arrays, scalars: Scalars, index: int) -> On
     torch = _torch()
 
     def copy() -> Copy:
-        tensors = _tensors(torch, inputs, index)
+        tensors = on_device(torch, inputs, index)
         first = next(iter(tensors.values()))
         count = math.ceil(first.numel() * (len(tensors) + 1) / 2)
         source = torch.cat([x.reshape(-1) for x in tensors.values()])[:count].clone()
@@ -96,7 +82,7 @@ def _bytes(problem: Problem, inputs: Arrays, scalars: Scalars, index: int) -> On
 
         def fetch() -> np.ndarray:
             right()  # the comparison of results wants one
-            return _fetched(result)
+            return fetched(result)
 
         return Copy(lambda: target.copy_(source), fetch)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernsearch.peers import Copy, OnDevice, Peer
+from kernsearch.peers.tensors import fetched, on_device
 from kernsearch.problem import Problem
 
 Arrays = Mapping[str, np.ndarray]
@@ -20,17 +21,14 @@ def _prepared(inputs: Arrays, index: int, call: Call) -> OnDevice:
     """`call` makes of x and out, both on the device, what is timed."""
     torch = importlib.import_module("torch")
     torch.set_grad_enabled(False)
-    array = inputs["X"]
-    narrow = array.dtype.name == "bfloat16"
 
     def copy() -> Copy:
-        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if narrow else torch.from_numpy(array)
-        x = tensor.to(torch.device("cuda", index))
+        x = on_device(torch, inputs, index)["X"]
         out = x.new_empty(tuple(x.shape[::-1]))
 
         def fetch() -> np.ndarray:
             out.copy_(x.t())  # the comparison of results wants one, of whatever was timed
-            return np.asarray((out if out.element_size() == 8 else out.float()).cpu().numpy())
+            return fetched(out)
 
         return Copy(call(x, out), fetch)
 

@@ -55,9 +55,9 @@ def small(of: Problem) -> Problem:
     return of.at((1, 1, 2, 64, 64, 32, 32)[-len(of.shape) :])
 
 
-def run(of: Problem, way: str, arrays, scalars, *, backwards=False, pad=0, shift=0):
+def run(of: Problem, way: str, arrays, scalars, *, config=None, backwards=False, pad=0, shift=0):
     """The outputs of a variant by name; workspace and outputs are NaN before."""
-    config, device = WAYS.get(way, SMALL), backends.get("cuda").compile_only("sm_80")
+    config, device = config or WAYS.get(way, SMALL), backends.get("cuda").compile_only("sm_80")
     variant = derived(small(of)).variant(way.strip())
     plan = lower(variant, config, of, backends.get("cuda"), device)
     sizes = {**registry.op(of.op).sizes(of), **config, "ITEMSIZE": itemsize(of.dtype)}
@@ -118,8 +118,8 @@ def test_awkward_inputs_come_out_right_in_both_orders_of_threads(way, inputs):
 
 def test_weights_computed_beside_the_keys_are_none_at_all():
     """A product whose left operand is computed as it is read: beyond the keys that is exp(0 - m), which is infinite."""
-    WAYS["vectorized+reduce+vectorized_split_k+combine#3"] = {"BM": 32, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "SPLIT": 2}
-    check(problem("1x1x7x1x8x16"), "vectorized+reduce+vectorized_split_k+combine#3", "climbing")
+    config = {"BM": 32, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "SPLIT": 2}
+    check(problem("1x1x7x1x8x16"), "vectorized+reduce+vectorized_split_k+combine#3", "climbing", config=config)
 
 
 @pytest.mark.parametrize("name", ["attention_async", "attention_specialized"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernsearch.device import Device
-from kernsearch.space import Config, Constraint, Param, Sizes
+from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template, TileMap
 
 from .patterns import GROUPS, OUTPUTS, SLABS
@@ -37,14 +37,15 @@ def _least(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
     return holds
 
 
-def _covers(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
-    """Every value up to the first that covers the size: larger ones would be the same kernel again."""
-
-    def holds(c: Config, d: Device, s: Sizes) -> bool:
-        smaller = [value for value in param.values if value < c[param.name]]
-        return not smaller or smaller[-1] < s[size]
-
-    return holds
+def _tiles(rows: Param, keys: Param, depth: Param, columns: Param) -> tuple[Constraint, ...]:
+    """What tiles of every kernel on tensor cores keep to."""
+    return (
+        Constraint("tensor cores take 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
+        Constraint("BD is not the narrowest that holds the inner depth", _least(depth, "D")),
+        Constraint("BE is not the narrowest that holds the columns", _least(columns, "N")),
+        Constraint("BM is larger than the rows need", covers(rows, "M")),
+        Constraint("BK is larger than the keys need", covers(keys, "K")),
+    )
 
 
 def warps(c: Config) -> int:
@@ -76,11 +77,7 @@ def efficiency(c: Config, d: Device, s: Sizes) -> float:
 
 _CONSTRAINTS = (
     Constraint("the device has no mma.sync of 16x8x16: that came with sm_80", lambda c, d, s: d.cc_major >= 8),
-    Constraint("tensor cores take 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
-    Constraint("BD is not the narrowest that holds the inner depth", _least(_BD, "D")),
-    Constraint("BE is not the narrowest that holds the columns", _least(_BE, "N")),
-    Constraint("BM is larger than the rows need", _covers(_BM, "M")),
-    Constraint("BK is larger than the keys need", _covers(_BK, "K")),
+    *_tiles(_BM, _BK, _BD, _BE),
     Constraint("BM is no whole number of WM", lambda c, d, s: c["BM"] % c["WM"] == 0),
     Constraint("a warp has no whole product of keys", lambda c, d, s: c["BK"] % (16 * c["SLICES"]) == 0),
     Constraint("slices are for few rows", lambda c, d, s: c["SLICES"] == 1 or c["BM"] <= 32),
@@ -173,11 +170,7 @@ def wgmma_efficiency(c: Config, d: Device, s: Sizes) -> float:
 
 _WGMMA_CONSTRAINTS = (
     Constraint("the device has no wgmma: that is of sm_90a", lambda c, d, s: d.cc_major == 9),
-    Constraint("tensor cores take 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
-    Constraint("BD is not the narrowest that holds the inner depth", _least(_DEPTH, "D")),
-    Constraint("BE is not the narrowest that holds the columns", _least(_COLUMNS, "N")),
-    Constraint("BM is larger than the rows need", _covers(_ROWS, "M")),
-    Constraint("BK is larger than the keys need", _covers(_KEYS, "K")),
+    *_tiles(_ROWS, _KEYS, _DEPTH, _COLUMNS),
     Constraint("nobody is there to take turns with", lambda c, d, s: c["BM"] > 64 or not c["PINGPONG"]),
     Constraint(
         "sums, scores and weights exceed the registers",
