@@ -180,6 +180,28 @@ def chosen_plan(problem: Any, device: Any, variant: Any, config: Any) -> Any:
     return DevicePlan(problem, device, Hit("chosen", record, ()), "compatible")
 
 
+def excess(problem: Any, device: Any, variant: Any, config: Any) -> float:
+    """Run a candidate once on fresh arrays: by how much its worst element is further off than allowed, at most 0 when
+    none is. For plans of one output."""
+    from kernsearch.backends.cuda import arrays
+    from kernsearch.gates.reference import Reference, operands
+
+    op = registry.op(problem.op)
+    made, scalars = op.inputs[0].make(problem, np.random.default_rng(0))
+    reference = Reference(op, problem, made, scalars)
+    (output,) = (array for array in operands(op, problem).values() if array.role == "output")
+    plan = chosen_plan(problem, device, variant, config)
+    given = [arrays.from_host(made[o.name]) for o in plan.plan.operands if o.role == "input"]
+    out = arrays.empty(output.shape, problem.dtype)
+    plan(*given, out=out, **scalars)
+    arrays.synchronize()
+    got = arrays.to_host(out).astype(np.float64)
+    return max(
+        float((np.abs(got[block.where[output.name]] - block.expected[output.name]) - block.allowed[output.name]).max())
+        for block in reference.blocks()
+    )
+
+
 FAULTS = {
     "memcheck": "x[threadIdx.x + 4096] = 1.0f;",
     "racecheck": "__shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; x[threadIdx.x] = s[63 - threadIdx.x];",

@@ -45,7 +45,9 @@ def check(got, want, rtol, atol=2 * SMALLEST):
     there = cupy.asarray(want)
     for first in range(0, ROWS, PIECE):
         rows = got[first : first + PIECE].astype("float64")
-        cupy.testing.assert_allclose(rows, there[cupy.arange(first, first + len(rows)) % PERIOD], rtol, atol)
+        wanted = there[cupy.arange(first, first + len(rows)) % PERIOD]
+        off = ~(cupy.abs(rows - wanted) <= atol + rtol * cupy.abs(wanted))  # not by NumPy: minutes for these sizes
+        assert not off.any(), f"{int(off.sum())} elements of rows {first} and following are off"
 
 
 def softmax(x):

@@ -9,6 +9,11 @@ MANY, FEW, LONG = (4000, 4000), (10, 4000), (64, 65536)
 BLOCK = {"BM": 1, "WK": 256, "TK": 16}  # 4096 places for a row
 SPILLING = {"BM": 1, "WK": 1024, "TK": 64}  # 65536 places: more than the 64 registers that each of 1024 threads has
 
+SHORT = (
+    "both take little more than starting a kernel does: the model adds the exchange between blocks of a cluster to "
+    "that, and nothing for a block that has more of the row to read by itself"
+)
+
 
 def _apart(device: Device) -> tuple[str, ...]:
     """Templates that give a row to several blocks."""
@@ -29,7 +34,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     many, few, few_apart, long, long_apart = (arm.label for arm in arms(device))
     return (
         Comparison("10 rows after 4000, a block a row: each operation", many, few, "flop"),
-        Comparison("10 rows: several blocks a row instead of one", few, few_apart),
+        Comparison("10 rows: several blocks a row instead of one", few, few_apart, note=SHORT),
         Comparison("rows of 65536: several blocks a row instead of one", long, long_apart),
     )
 
