@@ -14,8 +14,9 @@ from math import prod
 from .errors import KernsearchError, ProblemError
 from .plan import Buffer, KernelPlan, Operand, Plan
 from .sizes import evaluate
+from .workspace import ALIGNMENT, Workspace, laid_out
 
-BASE_BYTES = 256  # names "A.base" are addresses modulo this; workspace and scratch start at a multiple of it
+BASE_BYTES = ALIGNMENT  # names "A.base" are addresses modulo this; workspace and scratch start at a multiple of it
 SCRATCH = "scratch"  # the buffer name that stands for a kernel's own scratch
 ITEMSIZES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -59,9 +60,15 @@ class Call:
     names: dict[str, int] = field(default_factory=dict)
 
     @property
+    def layout(self) -> Workspace:
+        """Where workspace lies, and the scratch that kernels use one after the other."""
+        scratch = max((kernel.scratch_bytes for kernel in self.kernels), default=0)
+        return laid_out({**self.workspace, SCRATCH: scratch}, [kernel.buffers for kernel in self.kernels])
+
+    @property
     def workspace_bytes(self) -> int:
-        """Bytes needed beside the caller's arrays: workspace, and the largest scratch."""
-        return sum(self.workspace.values()) + max((k.scratch_bytes for k in self.kernels), default=0)
+        """Bytes needed beside the caller's arrays, from a multiple of BASE_BYTES on."""
+        return self.layout.size
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

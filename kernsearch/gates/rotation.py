@@ -10,10 +10,9 @@ import numpy as np
 from .. import launch
 from ..errors import Rejected
 from ..plan import Plan
+from ..workspace import ALIGNMENT
 from .machine import Loaded, Machine
 from .stage import Operands
-
-ALIGNMENT = 256
 
 
 class Rotation:
@@ -49,15 +48,12 @@ class Rotation:
         if (rule := launch.unmet(plan, launch.names(plan, views, threads))) is not None:
             raise Rejected(f"assumes {rule}, which this problem does not give", gate="execution")
         call = launch.resolve(plan, views, dict.fromkeys(plan.scalars, 1.0), threads)
-        offsets, end = {}, 0
-        for name, size in call.workspace.items():
-            offsets[name], end = end, end + _up(size)
-        scratch, end = end, end + _up(max((kernel.scratch_bytes for kernel in call.kernels), default=0))
+        offsets, size = call.layout
+        end = _up(size)
         room, base = self._workspace(copies * end)
 
         def places(copy: int) -> list[list[int]]:
-            known: dict[str, int] = {name: base + copy * end + at for name, at in offsets.items()}
-            known |= {launch.SCRATCH: base + copy * end + scratch, **self.addresses[copy]}
+            known = {name: base + copy * end + at for name, at in offsets.items()} | self.addresses[copy]
             return [[known[name] for name in kernel.buffers] for kernel in call.kernels]
 
         scalars = (1.0,) * len(plan.scalars)

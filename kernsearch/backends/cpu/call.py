@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...launch import SCRATCH, Call
+from ...launch import Call
 from ...plan import Plan
 from . import pool
 
-ALIGNMENT = 4096  # of scratch; of each value between kernels 64
+ALIGNMENT = 4096  # of the block that holds values between kernels and scratch
 KEEP_BYTES = 256 << 20  # a thread keeps this much scratch from call to call; more is allocated for each call
 
 
@@ -102,10 +102,7 @@ class Launcher:
         self.numbers: list[tuple[Any, int, int]] = []
         self._alive: list[Any] = []  # what the call structures point into
         calls: list[int] = []
-        offsets, end = {}, 0
-        for name, size in call.workspace.items():
-            offsets[name], end = end, end + -(-size // 64) * 64
-        self._bytes = end + max((k.scratch_bytes for k in call.kernels), default=0)
+        offsets, self._bytes = call.layout
         operands = {operand.name: i for i, operand in enumerate(plan.operands)}
         scalars = {name: i for i, name in enumerate(plan.scalars)}
         shared = pool.get_pool()
@@ -117,7 +114,7 @@ class Launcher:
                 if name in operands:
                     self.slots.append((buffers, index, operands[name]))
                 else:
-                    self._inner.append((buffers, index, end if name == SCRATCH else offsets[name]))
+                    self._inner.append((buffers, index, offsets[name]))
             self.numbers += [(numbers, i, scalars[name]) for i, name in enumerate(resolved.kernel.scalars)]
             struct = _Call(ctypes.addressof(buffers), ctypes.addressof(sizes), ctypes.addressof(numbers), threads)
             if threads > 1:

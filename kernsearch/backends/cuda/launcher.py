@@ -13,14 +13,14 @@ from typing import Any
 
 from ...device import Device
 from ...errors import DeviceError, Rejected
-from ...launch import SCRATCH, Call
+from ...launch import Call
 from ...plan import Launch, Plan
 from ...sizes import evaluate
+from ...workspace import ALIGNMENT
 from . import driver
 from .arguments import Arguments
 from .modules import Module, in_context
 
-ALIGNMENT = 256  # of each value between kernels, and of scratch
 MOST_GRID = (2**31 - 1, 65535, 65535)  # blocks
 MOST_THREADS = 1024
 HAS_OVERLAP = 9  # compute capability from which a launch may begin before the one before it has ended
@@ -28,16 +28,8 @@ HAS_OVERLAP = 9  # compute capability from which a launch may begin before the o
 
 def workspace_bytes(call: Call) -> int:
     """Bytes of workspace that a call needs, wherever they begin; 0 when it needs none."""
-    end = _offsets(call)[1] + max((k.scratch_bytes for k in call.kernels), default=0)
-    return end + ALIGNMENT if end else 0
-
-
-def _offsets(call: Call) -> tuple[dict[str, int], int]:
-    """Where each value between kernels begins in the workspace, and where they end: scratch begins there."""
-    offsets, end = {}, 0
-    for name, size in call.workspace.items():
-        offsets[name], end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
-    return offsets, end
+    size = call.layout.size
+    return size + ALIGNMENT if size else 0
 
 
 class Launcher:
@@ -52,8 +44,7 @@ class Launcher:
         self._context = modules[0].context
         operands = {operand.name: i for i, operand in enumerate(plan.operands)}
         scalars = {name: i for i, name in enumerate(plan.scalars)}
-        offsets, end = _offsets(call)
-        offsets[SCRATCH] = end
+        offsets = call.layout.offsets
         self._launch = driver.library().cuLaunchKernelEx
         self._alive: list[Any] = []  # what launches point into
         self._launches: list[tuple[int, int, int]] = []  # configuration, function, parameters
