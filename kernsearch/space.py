@@ -91,12 +91,14 @@ class InputSet:
 
     `make(problem, rng)` returns the operands by name (in the dtype and logical axis order of the problem) and the
     scalars. `exact`: values are small whole numbers, so the output must equal the reference unless the textbook has
-    a function like exp in it.
+    a function like exp in it. `mean`: the most that the mean error of many elements may be, as a share of what is
+    allowed: it shows what all have in common, which the largest error hides.
     """
 
     name: str
     make: Callable[[Problem, np.random.Generator], tuple[dict[str, np.ndarray], dict[str, float]]]
     exact: bool = False
+    mean: float | None = None
 
 
 class InputSets(Sequence[InputSet]):

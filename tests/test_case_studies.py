@@ -175,7 +175,9 @@ def test_clusters_are_the_only_difference_of_multicast_and_need_hopper() -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["split-k", "fast-math", "occupancy", "multicast", "padding-or-swizzle"])
+@pytest.mark.parametrize(
+    "name", ["split-k", "fast-math", "occupancy", "multicast", "padding-or-swizzle", "overlap-ablation"]
+)
 def test_cubins_of_arms_are_made_without_a_device(name: str) -> None:
     device, arms = arms_of(name, "sm_90a")
     c = find(name).comparisons(device)[0]

@@ -225,8 +225,8 @@ def test_an_arm_that_does_not_compile_ends_the_case_with_its_name(home: Path, mo
         (
             ("nope",),
             "case 'nope': want one of bigger-tile-short-k, fast-math, fusion, hot-cache, multicast, occupancy, "
-            "one-block-row, online-softmax, packing, padding-or-swizzle, pipeline-stages, register-spill, split-k, "
-            "threads, wave-quantization",
+            "one-block-row, online-softmax, overlap-ablation, packing, padding-or-swizzle, pipeline-stages, "
+            "register-spill, split-k, threads, wave-quantization",
         ),
         (("wave-quantization", "--device", "cpu"), "case 'wave-quantization' is about cuda, not cpu-"),
         (("wave-quantization", "--from", "missing.json"), "missing.json: cannot be read"),

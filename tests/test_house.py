@@ -24,7 +24,8 @@ FLOORS = (
     {"backends", "candidate", "feasible", "registry"},
     {"derive", "template", "rules", "claims"},
     {"space"},
-    {"meaning", "program", "binding", "plan", "launch", "workspace", "sizes", "problem", "device", "sources", "namespace"},
+    {"meaning", "program", "binding", "plan", "launch", "workspace", "sizes", "problem", "device", "sources",
+     "namespace"},
     {"settings", "errors"},
 )  # fmt: skip
 

@@ -138,7 +138,7 @@ class Bench:
         if stage is None:
             return 0, 0.0  # the plan does not claim such arrays
         execution(self._runner(stage), stage)
-        worst = self._compare(stage, case.blocks, inputs.exact and self._whole)
+        worst = self._compare(stage, case.blocks, inputs.mean, inputs.exact and self._whole)
         again = REPEATS - 1 if last and plan.deterministic and inputs is self.op.inputs[0] else 0
         self._repeat(stage, again)
         return 1 + again, worst
@@ -147,7 +147,7 @@ class Bench:
         self, plan: Plan, compiled: Sequence[Compiled], thorough: bool, timeout_s: float | None
     ) -> dict[str, int | float | bool]:
         laid = self._operands()
-        reference = self._expected()
+        reference, mean = self._expected(), self.op.inputs[0].mean
         stage = self._stage(laid, plan, compiled, reference.scalars, self.threads)
         timing = execution(self._runner(stage), stage, timeout_s=timeout_s)
         slow = self.slow_reference_flops / (1 if reference.keeps else 100)  # once, or for each candidate
@@ -156,14 +156,14 @@ class Bench:
         if not full and self.op.identity is not None:
             share = self._identity(stage, reference)
         if full:
-            share = self._compare(stage, reference.blocks(), exact=False)
+            share = self._compare(stage, reference.blocks(), mean)
         elif share is None:
-            share = self._compare(stage, reference.blocks(self._sample(len(reference))), exact=False)
+            share = self._compare(stage, reference.blocks(self._sample(len(reference))), mean)
         again = REPEATS - 1 if thorough and plan.deterministic else 0
         self._repeat(stage, again, timeout_s)
         if again == 0 and thorough:
             execution(self._runner(stage), stage, timeout_s=timeout_s)
-            self._compare(stage, reference.blocks(), exact=False)
+            self._compare(stage, reference.blocks(), mean)
         return {
             "error": share,
             "full": full,
@@ -180,10 +180,10 @@ class Bench:
         share = self.op.identity(self.problem, inputs, reference.scalars, outputs, rng)
         if share is not None and not share <= 1:
             # It suspects; the blocks say whether something is wrong, where, and what.
-            return self._compare(stage, reference.blocks(), exact=False)
+            return self._compare(stage, reference.blocks(), self.op.inputs[0].mean)
         return share
 
-    def _compare(self, stage: Stage, blocks: Iterable[Block], exact: bool) -> float:
+    def _compare(self, stage: Stage, blocks: Iterable[Block], mean: float | None, exact: bool = False) -> float:
         worst = 0.0
         for block in blocks:
             for name, where in block.where.items():
@@ -194,7 +194,7 @@ class Bench:
                     rows = slice(start, start + step)
                     share = agrees(
                         name, actual[rows], block.expected[name][rows], block.allowed[name][rows],
-                        exact=exact, origin=(origin[0] + start, *origin[1:]),
+                        exact=exact, mean=mean, origin=(origin[0] + start, *origin[1:]),
                     )  # fmt: skip
                     worst = max(worst, share)
         return worst

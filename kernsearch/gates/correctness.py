@@ -10,6 +10,7 @@ from ..errors import Rejected
 from ..namespace import namespace, widened
 from ..worker.arena import OUTSIDE, STALE, UNWRITTEN, pattern_bits
 
+MANY = 1000  # elements, from which their mean error says something
 _TOLD = {
     UNWRITTEN: "is unwritten, or was read before it was written",
     OUTSIDE: "is NaN read from outside an input",
@@ -24,6 +25,7 @@ def agrees(
     allowed: Any,
     *,
     exact: bool = False,
+    mean: float | None = None,
     origin: tuple[int, ...] = (),
 ) -> float:
     """Compare an output with its reference; returns the largest error as a share of what is allowed.
@@ -32,6 +34,7 @@ def agrees(
     expected  float64, of the same shape
     allowed   absolute error, elementwise; 0 where the output must be the reference
     exact     the reference is made of whole numbers that every order of summation gives: then no error is allowed
+    mean      the most that the mean of errors, as shares of what is allowed, may be where there are MANY
     origin    index of actual[0, ...] in the whole output, for the message
 
     All three are NumPy's, or all lie on one device. Raises Rejected. Non-finite values are compared first, by place and
@@ -43,8 +46,15 @@ def agrees(
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         error = xp.abs(wide - expected)
         if not exact:
-            worst = (error / allowed).max()
+            shares = error / allowed
+            worst = shares.max()
             if worst <= 1:  # so there is no NaN
+                if mean is not None and shares.size >= MANY and (common := float(shares.mean())) > mean:
+                    raise Rejected(
+                        f"{name} is off by {common:.2g} of what is allowed in the mean of {shares.size} elements: "
+                        f"random errors take at most {mean:g}",
+                        gate="correctness",
+                    )
                 return float(worst)
         stored = _stored(expected, actual.dtype)  # what overflows the output's dtype is infinite there
         finite = xp.isfinite(wide) & xp.isfinite(stored)

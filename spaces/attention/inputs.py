@@ -11,7 +11,7 @@ from kernsearch.problem import Problem
 from kernsearch.space import InputSet
 
 from . import sizes_of
-from .numerics import Arrays, Scalars, grouped, laid
+from .numerics import MEAN, Arrays, Scalars, grouped, laid
 
 
 def _normal(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Scalars]:
@@ -93,7 +93,7 @@ def _not_finite(problem: Problem, rng: np.random.Generator) -> tuple[Arrays, Sca
 
 
 INPUTS = (
-    InputSet("normal", _normal),
+    InputSet("normal", _normal, mean=MEAN),
     InputSet("climbing", _climbing),
     InputSet("even", _even),
     InputSet("picking", _picking),

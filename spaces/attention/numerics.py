@@ -17,8 +17,9 @@ Equal weights are rounded alike: w is 2, for others 1. Tensor cores truncate, an
 TRUNCATION * D * u * S, and TRUNCATION * K * u * P |V|, for 16-bit types.
 
 Calibrated against a plain computation, product, softmax and product one after the other in the accumulation's dtype:
-its largest error is between a fifth and 0.8 of what is allowed. What that lets pass, sets of inputs with known
-answers do not.
+its largest error is between a fifth and 0.8 of what is allowed, its mean error up to 0.07, and 0.11 where weights are
+rounded. A factor of 1 + u_out on everything passes by its largest error, 0.63; its mean of 0.17 does not pass MEAN.
+What that lets pass, sets of inputs with known answers do not.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from kernsearch.problem import Problem
 from . import sizes_of
 
 DEVIATIONS = {"float32": 4.0, "float64": 8.0}  # T
+MEAN = 0.15  # of what is allowed, for random inputs
 STORED = 6.0  # deviations of a weight that is rounded
 
 Arrays = dict[str, np.ndarray]

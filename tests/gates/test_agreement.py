@@ -26,6 +26,18 @@ def test_an_error_within_the_bound_is_told_as_its_share() -> None:
     assert agrees("D", np.float32([[1, 2], [3, 4.0005]]), EXPECTED, ALLOWED) == pytest.approx(0.5, rel=1e-3)
 
 
+def test_an_error_that_many_elements_have_in_common_is_refused_though_each_is_within_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.standard_normal((50, 40))
+    allowed = np.full(expected.shape, 1.0)
+    apart, alike = expected + rng.uniform(-0.6, 0.6, expected.shape), expected + rng.choice([-0.5, 0.5], expected.shape)
+    assert agrees("D", apart, expected, allowed, mean=0.4) < 0.61
+    with pytest.raises(Rejected, match=r"D is off by 0\.5 of what is allowed in the mean of 2000 elements"):
+        agrees("D", alike, expected, allowed, mean=0.4)
+    assert agrees("D", alike, expected, allowed) == pytest.approx(0.5)
+    assert agrees("D", alike[:20], expected[:20], allowed[:20], mean=0.4) == pytest.approx(0.5)  # too few to tell
+
+
 def test_the_worst_element_is_named() -> None:
     assert judged([[1, 2.01], [3, 5]]) == (
         "D[1, 1] is 5, should be 4: off by 1.00e+00, allowed 1.00e-03 (2 of 4 elements)"

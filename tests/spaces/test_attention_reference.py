@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernsearch.spaces.attention import reference
-from kernsearch.spaces.attention.numerics import bound, laid, logical, offset_of, textbook
+from kernsearch.spaces.attention.numerics import MEAN, ROUNDOFF, bound, laid, logical, offset_of, textbook
 
 from kernsearch import registry
+from kernsearch.errors import Rejected
+from kernsearch.gates import agrees
 from kernsearch.meaning import interpret
 from kernsearch.problem import Problem
 
@@ -96,6 +98,19 @@ def test_a_plain_computation_takes_a_part_of_what_is_allowed_and_not_too_little(
     want = interpret(op.root(of), arrays, op.sizes(of), scalars)
     share = np.abs(plain(of, arrays, scalars).astype(np.float64) - want["O"]) / bound(of, arrays, scalars, want)["O"]
     assert least <= share.max() <= 0.8, share.max()
+    assert share.mean() <= 0.07 < MEAN / 2
+
+
+def test_a_common_factor_shows_in_the_mean_and_not_in_the_largest_error():
+    of = problem("1x2x64x256x64", "bfloat16")
+    arrays, scalars = made(of)
+    want = textbook(of, arrays, scalars)["O"]
+    exact = plain(problem("1x2x64x256x64"), {name: x.astype(np.float32) for name, x in arrays.items()}, scalars)
+    got = (exact * (1 + ROUNDOFF["bfloat16"])).astype(arrays["Q"].dtype)
+    allowed = bound(of, arrays, scalars, {"O": want})["O"]
+    assert agrees("O", got, want, allowed) < 0.7
+    with pytest.raises(Rejected, match="in the mean of"):
+        agrees("O", got, want, allowed, mean=MEAN)
 
 
 @pytest.mark.parametrize("shape", ["1x1x512x64x8x256", "1x1x2048x4x8x256"])
