@@ -12,7 +12,7 @@
 #ifndef KS_SHARED
 #define KS_SHARED 0
 #endif
-#ifndef KS_AHEAD  // 1: the next row comes near while this one is worked on in registers
+#ifndef KS_AHEAD  // 1: the next row comes near while this one is worked on
 #define KS_AHEAD 0
 #endif
 
@@ -27,7 +27,7 @@ constexpr int ks_operands = int(sizeof(ks_kept<1>) / sizeof(ks_acc));
 // Blocks of a multiprocessor for which a thread has room for what it keeps and 40 registers more: loads of other rows
 // are under way while one is worked on. Left alone, the compiler takes up to twice as many.
 KS_DEVICE constexpr int ks_blocks_for(int threads) {
-    constexpr int kept = (KS_SHARED ? 16 : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
+    constexpr int kept = (KS_SHARED ? (KS_AHEAD ? 40 : 16) : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
     const int blocks = 65536 / ((kept + 40) * threads), most = 2048 / threads;
     return blocks < 1 ? 1 : blocks > most ? most : blocks > 16 ? 16 : blocks;
 }
@@ -36,12 +36,14 @@ KS_DEVICE constexpr int ks_blocks_for(int threads) {
 template <int V, int Width, int Most>
 struct ks_stretch {
     static constexpr bool in_words = V == KS_VEC && V > 1;
-    static constexpr bool shared = KS_SHARED && in_words, ahead = KS_AHEAD && !KS_SHARED && in_words;
+    static constexpr bool shared = KS_SHARED && in_words, ahead = KS_AHEAD && in_words;
+    static constexpr bool turns = shared && ahead;  // two rows take turns: one is worked on, the next one comes
     static constexpr int words = KS_TK / V < Most ? KS_TK / V : Most;
     static constexpr int together = shared ? (V < 8 ? 4 : 2) : words;  // words of a turn: registers have no index
     ks_kept<V> kept[shared ? 1 : words];
     int64_t first, last, rest;
     int count;  // words that are kept
+    int turn = 0;
 
     KS_DEVICE void place(int64_t from, int64_t to, int thread) {
         first = from + int64_t(thread) * V, last = to, rest = first + int64_t(words) * Width * V;
@@ -53,8 +55,9 @@ struct ks_stretch {
 
     // The row i.M, all words at once. They differ by constants, which cost no registers for addresses.
     KS_DEVICE void fetch(const ks_args &x, const ks_at &i) {
-        if constexpr (shared) ask_now(x, i);
+        if constexpr (shared && !ahead) ask_now(x, i);
         if constexpr (shared || ahead) ks_copy_wait<0>();
+        if constexpr (turns) turn ^= 1;
         if constexpr (!shared) {
             if (full())
                 take<true>(x, i);
@@ -96,13 +99,15 @@ struct ks_stretch {
         for (int k = 0; k < words; k++) {
             ks_kept<V> none;
             i.N = first + int64_t(k) * Width * V;
-            if (All || k < count) ks_row_fetch<V>(x, i, none, ks_asking<ks_operands>{places(k)});
+            if (All || k < count) ks_row_fetch<V>(x, i, none, ks_asking<ks_operands>{places(k, turn ^ int(turns))});
         }
     }
 
-    static KS_DEVICE ks_places<ks_operands> places(int k) {
+    KS_DEVICE ks_places<ks_operands> places(int k) const { return places(k, turn); }
+    static KS_DEVICE ks_places<ks_operands> places(int k, int turn) {
         const int step = int(blockDim.x) * KS_PLACE;
-        return {ks_dynamic + k * ks_operands * step + int(threadIdx.x) * KS_PLACE, step};
+        const int word = k + (turns ? turn * words : 0);
+        return {ks_dynamic + word * ks_operands * step + int(threadIdx.x) * KS_PLACE, step};
     }
 };
 

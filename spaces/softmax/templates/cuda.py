@@ -70,18 +70,19 @@ def _places(of: Reduction, c: Config, sizes: Sizes) -> int:
     return c["BM"] * c["WK"] * c["TK"] * sizes["ITEMSIZE"] * len(of.operands) + 2048
 
 
-def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
-    """`share`: blocks of a row. Blocks that ask ahead stay for several rows, and all blocks are there at once."""
+def _ahead(of: Reduction, share: Places, *, shared: bool) -> tuple[Constraint, ...]:
+    """`share`: blocks of a row. Blocks that ask ahead stay for several rows, and all blocks are there at once. In
+    `shared` memory the row that is worked on has a place beside that of the next one."""
 
     def several(c: Config, d: Device, s: Sizes) -> bool:
         return not c["AHEAD"] or s["M"] * share(c) > c["BM"] * d.sms * c["WAVES"]
 
     def room(c: Config, d: Device, s: Sizes) -> bool:
-        places = _places(of, c, s)
+        places = _places(of, c, s) * (2 if shared else 1)
         return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
 
     def registers(c: Config, d: Device, s: Sizes) -> bool:
-        threads, wanted = c["BM"] * c["WK"], c["TK"] * len(of.operands) + APART
+        threads, wanted = c["BM"] * c["WK"], (0 if shared else c["TK"] * len(of.operands)) + APART
         return not c["AHEAD"] or c["WAVES"] == 1 or c["WAVES"] * threads * wanted <= d.registers_sm
 
     return (
@@ -91,14 +92,9 @@ def _ahead(of: Reduction, share: Places) -> tuple[Constraint, ...]:
         Constraint(
             "few blocks stay, and nothing is asked for ahead", lambda c, d, s: bool(c["AHEAD"]) or c["WAVES"] >= 4
         ),
-    )
-
-
-def _room(of: Reduction) -> tuple[Constraint, ...]:
-    return (
-        Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, c, s) <= d.shared_block_bytes),
-        Constraint("blocks that stay are more than fit", lambda c, d, s: c["WAVES"] >= 4),
-    )
+        *((Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, c, s) <= d.shared_block_bytes),)
+          if shared else ()),
+    )  # fmt: skip
 
 
 def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
@@ -156,17 +152,17 @@ def _block_rows(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_FEW_ROWS, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM, _IN_SHARED if shared else _AHEAD),
+        knobs=(_WIDE, _WAVES, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
         constraints=(
             _WORDS,
             _SKEWED,
             Constraint("a block has more than 1024 threads", lambda c, d, s: c["BM"] * c["WK"] <= 1024),
             Constraint("rows side by side leave no thread busy", lambda c, d, s: c["BM"] == 1 or c["WK"] <= 256),
             *_fits(lambda c: c["WK"] * c["TK"], letters),
-            *(_room(of) if shared else _ahead(of, lambda c: 1)),
+            *_ahead(of, lambda c: 1, shared=shared),
         ),
         launches=_launch("softmax_row_kept", "min(ceil(M, BM), SMS * WAVES)", "BM * WK",
-                         shared=bytes_ if shared else f"AHEAD * {bytes_}"),
+                         shared=f"{'(1 + AHEAD)' if shared else 'AHEAD'} * {bytes_}"),
     )  # fmt: skip
 
 
@@ -186,15 +182,15 @@ def _cluster_row(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_CLUSTER, _ONE_ROW, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM, _IN_SHARED if shared else _AHEAD),
+        knobs=(_WIDE, _WAVES, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
         constraints=(
             Constraint("clusters came with sm_90", lambda c, d, s: d.cc_major >= 9),
             _WORDS,
             *_fits(lambda c: c["SPLIT"] * c["WK"] * c["TK"], letters),
-            *(_room(of) if shared else _ahead(of, lambda c: c["SPLIT"])),
+            *_ahead(of, lambda c: c["SPLIT"], shared=shared),
         ),
         launches=_launch("softmax_row_cluster", "min(M, max(1, SMS * WAVES // SPLIT)) * SPLIT", "WK",
-                         shared=bytes_ if shared else f"AHEAD * {bytes_}", cluster="SPLIT"),
+                         shared=f"{'(1 + AHEAD)' if shared else 'AHEAD'} * {bytes_}", cluster="SPLIT"),
     )  # fmt: skip
 
 
