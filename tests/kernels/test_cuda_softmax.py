@@ -20,8 +20,9 @@ WAYS = {  # variant, config: several tiles a row and rows a block
     "block_row": {"BM": 2, "TK": 8, "WK": 64, **KEPT, "STREAM": 1, "AHEAD": 0},
     "block_row ": {"BM": 1, "TK": 16, "WK": 128, **KEPT, "AHEAD": 0},
     "block_row  ": {"BM": 2, "TK": 16, "WK": 64, **KEPT, "WAVES": 1, "AHEAD": 1},
-    "shared_row": {"BM": 1, "TK": 32, "WK": 64, "SHARED": 1, **KEPT},
-    "shared_row ": {"BM": 2, "TK": 16, "WK": 64, "SHARED": 1, **KEPT, "STREAM": 3},
+    "shared_row": {"BM": 1, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "AHEAD": 0},
+    "shared_row ": {"BM": 2, "TK": 16, "WK": 64, "SHARED": 1, **KEPT, "STREAM": 3, "AHEAD": 0},
+    "shared_row  ": {"BM": 2, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "WAVES": 1, "AHEAD": 1},
     "row_online": {"BM": 1, "BK": 1024, "WK": 64, **KEPT},
     "row_slabs+spread": {"SPLIT": 4, "BM": 1, "TK": 8, "WK": 64, "BN": 1024, "TN": 4},
     "row_slabs+combine+map": {"SPLIT": 2, "BM": 1, "TK": 8, "WK": 64, "TM": 4},
@@ -29,7 +30,8 @@ WAYS = {  # variant, config: several tiles a row and rows a block
     "row_states+map": {"BM": 1, "TK": 8, "WK": 64, "TM": 4},
     "row_states_max+row_states_sum+map": {"BM": 1, "TK": 8, "WK": 64, "TM": 1},
 }
-KEEPING = ("warp_rows", "block_row", "block_row  ", "shared_row")  # those that keep the row, each in another place
+# those that keep the row, each in another place
+KEEPING = ("warp_rows", "block_row", "block_row  ", "shared_row", "shared_row  ")
 
 
 def typed(array: np.ndarray) -> np.ndarray:
@@ -137,6 +139,16 @@ def test_the_backward_pass_agrees_with_float64(way, op, suffix):
             arrays, scalars = made(of, inputs)
             got = run(of, f"{first}{suffix}{plus}{rest}", BACK[way], arrays, scalars)
             check(of, got, arrays, scalars)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("op, suffix", [("softmax", ""), ("softmax_backward", "_product")])
+@pytest.mark.parametrize("way", ["block_row  ", "shared_row  "])
+def test_a_block_that_asks_ahead_takes_its_rows_in_turn(way, op, suffix, dtype):
+    of, config = problem(op, (1200, 256), dtype), WAYS[way]  # five rows for some of 132 blocks, four for others
+    arrays, scalars = made(of, "normal")
+    for backwards in (False, True):
+        check(of, run(of, f"{way.strip()}{suffix}", config, arrays, scalars, backwards=backwards), arrays, scalars)
 
 
 def test_rows_are_shared_out_among_fewer_blocks_than_there_are_rows():

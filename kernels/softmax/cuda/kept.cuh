@@ -1,8 +1,9 @@
 // kept: a stretch of a row with the threads that share it, fields computed from it, outputs stored.
 //
 // The includer gives KS_TK, elements that a thread keeps, and where: KS_SHARED 0 in registers, 1 in shared memory, as
-// they were read. Elements are dealt out in words of V neighbours, and each thread goes back to its own only; what does
-// not fit is fetched again for each field, so that rows of any length come out right.
+// they were read. With KS_AHEAD the next row is on its way to shared memory meanwhile; where rows stay there, two of them
+// take turns. Elements are dealt out in words of V neighbours, and each thread goes back to its own only; what does not
+// fit is fetched again for each field, so that rows of any length come out right.
 #pragma once
 
 #include "across.cuh"
@@ -25,9 +26,13 @@ constexpr int KS_PIECE = 32;  // words that are added up before they are added t
 constexpr int ks_operands = int(sizeof(ks_kept<1>) / sizeof(ks_acc));
 
 // Blocks of a multiprocessor for which a thread has room for what it keeps and 40 registers more: loads of other rows
-// are under way while one is worked on. Left alone, the compiler takes up to twice as many.
+// are under way while one is worked on. Left alone, the compiler takes up to twice as many. Rows that take turns in
+// shared memory fill it with the WAVES blocks that stay, to which all registers belong.
 KS_DEVICE constexpr int ks_blocks_for(int threads) {
-    constexpr int kept = (KS_SHARED ? (KS_AHEAD ? 40 : 16) : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
+#if KS_SHARED && KS_AHEAD
+    return KS_WAVES;
+#endif
+    constexpr int kept = (KS_SHARED ? 16 : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
     const int blocks = 65536 / ((kept + 40) * threads), most = 2048 / threads;
     return blocks < 1 ? 1 : blocks > most ? most : blocks > 16 ? 16 : blocks;
 }

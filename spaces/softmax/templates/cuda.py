@@ -20,13 +20,15 @@ _WIDE = Param("WK", (64, 128, 256, 512, 1024), "threads of a row")
 _TURN = Param("BK", (1024, 2048, 4096, 8192, 16384), "elements of a turn of all threads of a row")
 _CLUSTER = Param("SPLIT", (2, 4, 8, 16), "blocks of a cluster, slabs of a row")
 _SLABS = Param("SPLIT", (2, 4, 8, 16, 32, 64, 128), "slabs of a row")
-_WAVES = Param(
-    "WAVES", (1, 2, 4, 8, 16, 64, 1048576), "blocks at most, for each multiprocessor; they take rows in turn"
-)
+_STAY = "blocks at most, for each multiprocessor; they take rows in turn"
+_WAVES = Param("WAVES", (1, 2, 4, 8, 16, 64, 1048576), _STAY)
+_WAVES_AHEAD = Param("WAVES", (1, 2, 3, 4, 8, 16, 64, 1048576), _STAY)
 _IN_SHARED = Param("SHARED", (1,), "a row stays in shared memory")
 _AHEAD = Param("AHEAD", (0, 1), "1: the next row is on its way to shared memory while one is worked on")
 _STREAM = Param("STREAM", (0, 1, 3), "cache policy: 1 stores are first to leave, 3 loads too")
 APART = 40  # registers of a thread beside what it keeps of a row
+TURN = 16  # and of the words of a turn where it keeps none
+LOST = 8  # multiprocessors that clusters of four and more cannot use: an H200 held 31 of 4, 15 of 8 and 7 of 16
 HALF = 0.5  # of the places that a block has for a row may stay empty
 
 
@@ -82,7 +84,7 @@ def _ahead(of: Reduction, share: Places, *, shared: bool) -> tuple[Constraint, .
         return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
 
     def registers(c: Config, d: Device, s: Sizes) -> bool:
-        threads, wanted = c["BM"] * c["WK"], (0 if shared else c["TK"] * len(of.operands)) + APART
+        threads, wanted = c["BM"] * c["WK"], (TURN if shared else c["TK"]) * len(of.operands) + APART
         return not c["AHEAD"] or c["WAVES"] == 1 or c["WAVES"] * threads * wanted <= d.registers_sm
 
     return (
@@ -92,9 +94,10 @@ def _ahead(of: Reduction, share: Places, *, shared: bool) -> tuple[Constraint, .
         Constraint(
             "few blocks stay, and nothing is asked for ahead", lambda c, d, s: bool(c["AHEAD"]) or c["WAVES"] >= 4
         ),
-        *((Constraint("a row exceeds shared memory", lambda c, d, s: _places(of, c, s) <= d.shared_block_bytes),)
-          if shared else ()),
-    )  # fmt: skip
+        Constraint(
+            "a row exceeds shared memory", lambda c, d, s: not shared or _places(of, c, s) <= d.shared_block_bytes
+        ),
+    )
 
 
 def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
@@ -152,7 +155,7 @@ def _block_rows(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_FEW_ROWS, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
+        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
         constraints=(
             _WORDS,
             _SKEWED,
@@ -169,6 +172,9 @@ def _block_rows(of: Reduction, *, shared: bool) -> Template:
 def _cluster_row(of: Reduction, *, shared: bool) -> Template:
     """A row with a cluster: in the registers of its blocks, or in their shared memory."""
     letters, bytes_ = {"SPLIT": _CLUSTER, "WK": _WIDE, "TK": _KEPT}, f"WK * (TK // WORD) * 16 * {len(of.operands)}"
+    usable = (
+        f"(SMS - min(1, SPLIT // 4) * {LOST} * AHEAD)"  # a cluster that starts late would stay as long as all others
+    )
     return Template(
         name=f"cluster_{'shared' if shared else 'row'}{of.suffix}",
         backend="cuda",
@@ -182,14 +188,14 @@ def _cluster_row(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_CLUSTER, _ONE_ROW, _KEPT),
-        knobs=(_WIDE, _WAVES, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
+        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
         constraints=(
             Constraint("clusters came with sm_90", lambda c, d, s: d.cc_major >= 9),
             _WORDS,
             *_fits(lambda c: c["SPLIT"] * c["WK"] * c["TK"], letters),
             *_ahead(of, lambda c: c["SPLIT"], shared=shared),
         ),
-        launches=_launch("softmax_row_cluster", "min(M, max(1, SMS * WAVES // SPLIT)) * SPLIT", "WK",
+        launches=_launch("softmax_row_cluster", f"min(M, max(1, {usable} * WAVES // SPLIT)) * SPLIT", "WK",
                          shared=f"{'(1 + AHEAD)' if shared else 'AHEAD'} * {bytes_}", cluster="SPLIT"),
     )  # fmt: skip
 
