@@ -17,12 +17,12 @@ KEPT = {"STREAM": 0, "WAVES": 4}
 WAYS = {  # variant, config: several tiles a row and rows a block
     "warp_rows": {"BM": 8, "WM": 4, "TK": 8, **KEPT},
     "warp_rows ": {"BM": 4, "WM": 1, "TK": 16, **KEPT, "STREAM": 3},
-    "block_row": {"BM": 2, "TK": 8, "WK": 64, **KEPT, "STREAM": 1, "AHEAD": 0},
-    "block_row ": {"BM": 1, "TK": 16, "WK": 128, **KEPT, "AHEAD": 0},
-    "block_row  ": {"BM": 2, "TK": 16, "WK": 64, **KEPT, "WAVES": 1, "AHEAD": 1},
-    "shared_row": {"BM": 1, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "AHEAD": 0},
-    "shared_row ": {"BM": 2, "TK": 16, "WK": 64, "SHARED": 1, **KEPT, "STREAM": 3, "AHEAD": 0},
-    "shared_row  ": {"BM": 2, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "WAVES": 1, "AHEAD": 1},
+    "block_row": {"BM": 2, "TK": 8, "WK": 64, **KEPT, "STREAM": 1, "AHEAD": 0, "LIFT": 0},
+    "block_row ": {"BM": 1, "TK": 16, "WK": 128, **KEPT, "AHEAD": 0, "LIFT": 0},
+    "block_row  ": {"BM": 2, "TK": 16, "WK": 64, **KEPT, "WAVES": 1, "AHEAD": 1, "LIFT": 0},
+    "shared_row": {"BM": 1, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "AHEAD": 0, "LIFT": 0},
+    "shared_row ": {"BM": 2, "TK": 16, "WK": 64, "SHARED": 1, **KEPT, "STREAM": 3, "AHEAD": 0, "LIFT": 0},
+    "shared_row  ": {"BM": 2, "TK": 32, "WK": 64, "SHARED": 1, **KEPT, "WAVES": 1, "AHEAD": 1, "LIFT": 0},
     "row_online": {"BM": 1, "BK": 1024, "WK": 64, **KEPT},
     "row_slabs+spread": {"SPLIT": 4, "BM": 1, "TK": 8, "WK": 64, "BN": 1024, "TN": 4},
     "row_slabs+combine+map": {"SPLIT": 2, "BM": 1, "TK": 8, "WK": 64, "TM": 4},
@@ -141,6 +141,32 @@ def test_the_backward_pass_agrees_with_float64(way, op, suffix):
             check(of, got, arrays, scalars)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("way", ["block_row", "block_row  ", "shared_row", "shared_row  "])
+@pytest.mark.parametrize("result", ["softmax", "log"])
+def test_lifted_exponentials_are_those_of_the_row(result, way, dtype):
+    """Also of rows of which the kernel keeps a part, of those that are no whole words, and of what is subnormal."""
+    config = {**WAYS[way], "LIFT": 1}
+    for shape in ((5, 512), (3, 261), (2, 2600)):
+        of = problem("softmax", shape, dtype, result=result)
+        for inputs in ("climbing", "-inf", "NaN and Inf", "equal", "large", "deep"):
+            arrays, scalars = made(of, inputs)
+            check(of, run(of, way, config, arrays, scalars), arrays, scalars)
+
+
+@pytest.mark.parametrize("way", ["block_row", "shared_row"])
+def test_lifted_exponentials_leave_subnormal_results(way):
+    x = np.zeros((4, 256), np.float32)
+    x[:, 1:] = np.linspace(-93, -80, 255)  # from 2^-133, the smallest number of bfloat16, on
+    of = problem("softmax", x.shape, "bfloat16")
+    arrays, scalars = made(of, "normal")
+    arrays["X"] = np.asarray(x).astype(arrays["X"].dtype)
+    got = run(of, way, {**WAYS[way], "LIFT": 1}, arrays, scalars)
+    check(of, got, arrays, scalars)
+    small = got.astype(np.float64)
+    assert ((small > 0) & (small < 2.0**-126)).sum() > 400
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("op, suffix", [("softmax", ""), ("softmax_backward", "_product")])
 @pytest.mark.parametrize("way", ["block_row  ", "shared_row  "])
@@ -153,7 +179,7 @@ def test_a_block_that_asks_ahead_takes_its_rows_in_turn(way, op, suffix, dtype):
 
 def test_rows_are_shared_out_among_fewer_blocks_than_there_are_rows():
     of = problem("softmax", (1100, 5))
-    config = {"BM": 2, "TK": 4, "WK": 64, "STREAM": 0, "WAVES": 4, "AHEAD": 0}
+    config = {"BM": 2, "TK": 4, "WK": 64, "STREAM": 0, "WAVES": 4, "AHEAD": 0, "LIFT": 0}
     plan, _ = plan_of(of, "block_row", config)
     assert prod(evaluate(x, {"M": 1100}) for x in plan.kernels[0].launches[0].grid) == 528 < 550
     arrays, scalars = made(of, "normal")

@@ -9,6 +9,7 @@
 #include "across.cuh"
 #include "ahead.cuh"
 #include "compensated.cuh"
+#include "lifted.cuh"
 
 #ifndef KS_SHARED
 #define KS_SHARED 0
@@ -236,10 +237,13 @@ KS_DEVICE void ks_fields_of(
         ks_acc own;
         const ks_state found = ks_own_state(x, i, s, own);
         const ks_pair all = threads.template over<ks_online>(ks_pair{found.m, found.l});
-        f.m = all.m, f.l = all.l;
-        kept = f;
+        f.m = all.m, f.l = ks_lifts ? all.l * KS_LOWER : all.l;
 #if KS_SETTLES
-        kept.share = ks_exp_of_shift(own, f.m);
+        if (ks_lifts) f.share = KS_LOWER;
+        kept = f;
+        kept.share = ks_lifts ? ks_exp_of_shift(own, f.m) * KS_LOWER : ks_exp_of_shift(own, f.m);
+#else
+        kept = f;
 #endif
     } else
 #endif
@@ -250,8 +254,6 @@ KS_DEVICE void ks_fields_of(
     }
 }
 
-#define KS_TERM_OF(name, monoid) ks_term_##name
-
 // Compute and store the outputs of a word that has not settled.
 template <int V, class Words>
 KS_DEVICE void ks_put_fresh(const ks_args &x, const ks_at &i, const ks_fields &f, Words words) {
@@ -259,7 +261,7 @@ KS_DEVICE void ks_put_fresh(const ks_args &x, const ks_at &i, const ks_fields &f
     ks_row_fetch<V>(x, i, word, words);
     if (KS_SETTLES) {
         ks_acc term[V];
-        KS_LAST_FIELD(KS_TERM_OF)<V>(x, i, f, word, term);
+        ks_last_term<V>(x, i, f, word, term);
         ks_row_settle<V>(word, term);
     }
     ks_row_put<V>(x, i, f, word);

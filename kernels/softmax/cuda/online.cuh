@@ -3,8 +3,9 @@
 
 #include "across.cuh"
 #include "compensated.cuh"
+#include "lifted.cuh"
 
-// l = sum exp(x - m) over what was taken in so far; `lost` is what rounding has cost it.
+// l = sum exp(x - m) over what was taken in so far, lifted if terms are; `lost` is what rounding has cost it.
 struct ks_state {
     ks_acc m = -KS_INFINITY, l = 0, lost = 0;
 };
@@ -27,7 +28,7 @@ KS_DEVICE void ks_take_in(
 #pragma unroll
         for (int n = 0; n < V; n++) f.m = ks_max(f.m, term[n]);
     }
-    const ks_acc less = ks_exp_of_shift(s.m, f.m);
+    const ks_acc less = ks_rescale(s.m, f.m);
     s.l *= less, s.lost *= less, s.m = f.m;
     ks_acc part = 0;
 #pragma unroll
@@ -35,7 +36,7 @@ KS_DEVICE void ks_take_in(
         ks_acc term[V];
         i.N = first.N + k * step;
         if (!All && k >= count) continue;
-        ks_term_l<V>(x, i, f, kept[k], term);
+        ks_last_term<V>(x, i, f, kept[k], term);
 #pragma unroll
         for (int n = 0; n < V; n++) part += term[n];
         if (settle) ks_row_settle<V>(kept[k], term);

@@ -26,6 +26,7 @@ _WAVES_AHEAD = Param("WAVES", (1, 2, 3, 4, 8, 16, 64, 1048576), _STAY)
 _IN_SHARED = Param("SHARED", (1,), "a row stays in shared memory")
 _AHEAD = Param("AHEAD", (0, 1), "1: the next row is on its way to shared memory while one is worked on")
 _STREAM = Param("STREAM", (0, 1, 3), "cache policy: 1 stores are first to leave, 3 loads too")
+_LIFT = Param("LIFT", (0, 1), "1: exponentials are taken times 2^16, so that ex2 need not mind subnormal ones")
 APART = 40  # registers of a thread beside what it keeps of a row
 TURN = 16  # and of the words of a turn where it keeps none
 LOST = 8  # multiprocessors that clusters of four and more cannot use: an H200 held 31 of 4, 15 of 8 and 7 of 16
@@ -35,6 +36,9 @@ HALF = 0.5  # of the places that a block has for a row may stay empty
 def _word(sizes: Sizes) -> int:
     """Elements of 16 bytes."""
     return max(1, 16 // sizes["ITEMSIZE"])
+
+
+_COARSE = Constraint("only results of 16 bits are lifted", lambda c, d, s: not c.get("LIFT") or s["ITEMSIZE"] <= 2)
 
 
 Places = Callable[[Config], int]
@@ -104,6 +108,11 @@ def _keep(of: Reduction, level: str) -> tuple[Annotation, ...]:
     return tuple(("keep", role, level) for role in of.operands)
 
 
+def _lift(of: Reduction) -> tuple[Param, ...]:
+    """Of sums of exponentials."""
+    return (_LIFT,) if of == STATISTICS else ()
+
+
 def _launch(entry: str, blocks: str, block: str, *, shared: str = "0", cluster: str = "1") -> tuple[Launch, ...]:
     return (
         Launch(entry, (blocks, "1", "1"), block, shared=shared, cluster=(cluster, "1", "1"), overlap=True),  # type: ignore[arg-type]
@@ -155,8 +164,9 @@ def _block_rows(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_FEW_ROWS, _KEPT),
-        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
+        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD, *_lift(of)),
         constraints=(
+            _COARSE,
             _WORDS,
             _SKEWED,
             Constraint("a block has more than 1024 threads", lambda c, d, s: c["BM"] * c["WK"] <= 1024),
@@ -188,8 +198,9 @@ def _cluster_row(of: Reduction, *, shared: bool) -> Template:
             *_keep(of, "shared" if shared else "registers"),
         ),
         params=(_CLUSTER, _ONE_ROW, _KEPT),
-        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD),
+        knobs=(_WIDE, _WAVES_AHEAD, _STREAM, *((_IN_SHARED,) if shared else ()), _AHEAD, *_lift(of)),
         constraints=(
+            _COARSE,
             Constraint("clusters came with sm_90", lambda c, d, s: d.cc_major >= 9),
             _WORDS,
             *_fits(lambda c: c["SPLIT"] * c["WK"] * c["TK"], letters),
