@@ -30,6 +30,7 @@ EXCHANGE_S = 5e-7  # blocks of a cluster that give each other what they found of
 AHEAD_SHOWN = 0.25  # share of the other resources' time that shows where the next stretch is asked for ahead
 KEPT_SHOWN = 0.3  # the same where a block keeps a stretch, of that of as many blocks as a multiprocessor has
 KEPT_OPERATIONS = 0.5  # FLOPs of the peak that an operation on what is kept costs
+LIFTED = 0.7  # of that where exponentials are lifted clear of subnormal numbers, instructions counted
 SPILLED = 5.0  # bytes that move for each byte that is spilled
 STEP_S = 6e-8  # of a thread that adds up, several loads under way
 ALONG_ROWS = 5.0  # how much longer a step takes where neighbours in memory belong to one thread
@@ -181,12 +182,15 @@ class DeviceKernel(BlockTraffic):
         sms = float(self.device.facts.get("sms", 1))
         usable = self._usable(sms)
         waves = np.ceil(count / (usable * resident))
-        others = others * (KEPT_OPERATIONS if self._keeps() else 2.0)
+        others = others * (KEPT_OPERATIONS * self._lifted() if self._keeps() else 2.0)
         each = (sums * padded / self._share() + others) / np.maximum(count, 1)
         turns = np.floor(count / (usable * resident))  # in which every multiprocessor has all the blocks that fit
         busiest = turns * resident + np.ceil((count - turns * usable * resident) / usable)  # blocks of one of them
         # All multiprocessors together are held to less than what one can do, by the power that they draw.
         return np.maximum(count * each / self._peak(), busiest * each / self._peak_one()), waves
+
+    def _lifted(self) -> Numbers:
+        return np.where(self._numbers("LIFT") > 0, LIFTED, 1.0) if "LIFT" in self.configs[0] else np.ones(())
 
     def _usable(self, sms: float) -> Numbers:
         """Multiprocessors that blocks can lie on: a cluster lies within a group of them, and what is left of a group

@@ -9,13 +9,14 @@ from math import prod
 
 import pytest
 from pairwise import cover
-from softmax_cases import derived, problem
+from softmax_cases import derived, plan_of, problem
 
 from kernsearch import backends, registry
 from kernsearch.candidate import lower
 from kernsearch.errors import Rejected
 from kernsearch.feasible import FeasibleSpace
 from kernsearch.launch import itemsize
+from kernsearch.model import ceilings, predict
 from kernsearch.sizes import evaluate
 
 BACKEND = backends.get("cuda")
@@ -112,3 +113,31 @@ def test_shared_memory_has_a_place_for_each_word_that_is_kept_there(name, option
             assert evaluate(launch.shared, {}) >= 128 * 16 // word * kept * 16, variant.name
             seen += 1
     assert seen >= 4
+
+
+@pytest.mark.parametrize("waves, split, clusters", [(1, 2, 66), (1, 4, 31), (1, 8, 15), (1, 16, 7), (2, 16, 15)])
+@pytest.mark.parametrize("name, word", [("cluster_row", 64), ("cluster_shared", 64)])
+def test_clusters_that_stay_are_as_many_as_an_h200_holds_at_once(name, word, waves, split, clusters):
+    """One more would begin when the others have ended, and take as long as they did."""
+    config = {"SPLIT": split, "BM": 1, "TK": word, "WK": 64, "WAVES": waves, "STREAM": 0, "LIFT": 0, "AHEAD": 1}
+    of = problem("softmax", (4096, split * 4096), "bfloat16")
+    config |= {"SHARED": 1} if name == "cluster_shared" else {}
+    plan, _ = plan_of(of, name, config)
+    grid = plan.kernels[0].launches[0].grid[0]
+    assert evaluate(grid, {"M": 4096, "N": split * 4096}) == clusters * split
+    assert evaluate(grid, {"M": 3, "N": split * 4096}) == 3 * split
+
+
+@pytest.mark.parametrize("name", ["block_row", "shared_row", "cluster_row", "cluster_shared"])
+def test_lifting_exponentials_is_expected_to_save_arithmetic_and_is_for_16_bits_only(name):
+    device, of = BACKEND.compile_only("sm_90a"), problem("softmax", (4096, 8192), "bfloat16")
+    variant, roof = derived(of.at((64, 64)), "cuda").variant(name), ceilings.guess(device)
+    sizes = {**registry.op("softmax").sizes(of), "ITEMSIZE": 2, "THREADS": device.sms}
+    space = FeasibleSpace(variant.params, variant.constraints, device, sizes)
+    lifted = next(config for config in space.iterate() if config["LIFT"])
+    seconds = [
+        predict(variant, config, device, sizes, roof).parts["compute"] for config in (lifted, lifted | {"LIFT": 0})
+    ]
+    assert seconds[0] < seconds[1]
+    wide = FeasibleSpace(variant.params, variant.constraints, device, sizes | {"ITEMSIZE": 4})
+    assert not any(config["LIFT"] for config in wide.iterate())
