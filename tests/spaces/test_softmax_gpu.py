@@ -46,6 +46,32 @@ def test_every_variant_passes_the_gates(gpu, name, shape, dtype, options):
     assert passed >= 4
 
 
+COMING = [  # rows that come ahead, and exponentials that are lifted
+    ("block_row", "BM=1 TK=32 WK=256 WAVES=1 STREAM=0 AHEAD=1 LIFT=1"),
+    ("shared_row", "BM=1 TK=64 WK=128 WAVES=2 STREAM=1 SHARED=1 AHEAD=1 LIFT=0"),
+    ("shared_row", "BM=2 TK=64 WK=128 WAVES=1 STREAM=0 SHARED=1 AHEAD=1 LIFT=1"),
+    ("cluster_row", "SPLIT=4 BM=1 TK=32 WK=64 WAVES=2 STREAM=0 AHEAD=1 LIFT=1"),
+    ("cluster_shared", "SPLIT=4 BM=1 TK=32 WK=64 WAVES=3 STREAM=3 SHARED=1 AHEAD=1 LIFT=0"),
+    ("cluster_shared", "SPLIT=16 BM=1 TK=8 WK=64 WAVES=2 STREAM=0 SHARED=1 AHEAD=1 LIFT=1"),
+    ("cluster_shared", "SPLIT=2 BM=1 TK=64 WK=64 WAVES=4 STREAM=0 SHARED=1 AHEAD=0 LIFT=1"),
+]
+
+
+@pytest.mark.parametrize("columns", [8192, 8191, 5000])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name, text", COMING)
+def test_rows_that_come_ahead_and_lifted_exponentials_pass_the_gates(gpu, name, text, dtype, columns):
+    if name.startswith("cluster") and gpu.facts["cc_major"] < 9:
+        pytest.skip("clusters came with sm_90")
+    op, backend = registry.op("softmax"), backends.get("cuda")
+    problem = op.problem((1000, columns), dtype, backend="cuda")
+    config = {letter: int(value) for letter, value in (pair.split("=") for pair in text.split())}
+    plan = lower(derive(problem, op, registry.templates("cuda")).variant(name), config, problem, backend, gpu)
+    compiled = [backend.compile(kernel, gpu, timeout_s=60) for kernel in plan.kernels]
+    with open_bench(op, problem, gpu, backend, run_timeout_s=20) as bench:
+        bench.examine(plan, compiled, config, thorough=True)
+
+
 def plain(x, axis=-1):
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)

@@ -8,9 +8,9 @@
 //           memory the row stays as it was read, in half the room for 16-bit elements, so more rows are under way.
 // Params    BM  rows of a block, side by side;  TK  elements that a thread keeps;  WK  threads of a row, or WM rows of a
 //           warp;  STREAM  cache policy;  AHEAD  1: the next row is on its way to shared memory meanwhile;
-//           SHARED  1: the row is kept in shared memory
+//           SHARED  1: the row is kept in shared memory;  LIFT  1: exponentials times 2^16 (lifted.cuh)
 // Launch    any grid, block BM * WK: blocks take rows in turn
-// Shared    256 bytes; with AHEAD or SHARED, 16 for each word that is kept
+// Shared    256 bytes; with AHEAD or SHARED, 16 for each word that is kept, and again with both
 // Traffic   each row is read once and written once, where it fits; what does not fit is read once more for each field.
 // Edges     any extents, 0 included; any strides; the output may be the input.
 

@@ -4,9 +4,10 @@
 // Idea      Warps send what they found into the shared memory of all blocks of the cluster, each of which combines the
 //           same values in the same order. A row may be SPLIT times as long as in 01.
 // Params    SPLIT  blocks of a cluster, slabs of a row;  TK  elements that a thread keeps;  WK  threads of a block;
-//           STREAM, AHEAD, SHARED  as in 01
+//           STREAM, AHEAD, SHARED, LIFT  as in 01
 // Launch    any grid of whole clusters, block WK, cluster SPLIT: clusters take rows in turn
-// Shared    16 bytes for each warp of the cluster; with AHEAD or SHARED, 16 for each word that is kept
+// Shared    16 bytes for each warp of the cluster; with AHEAD or SHARED, 16 for each word that is kept, and
+//           again with both
 // Traffic   each row is read once and written once, where it fits; what does not fit is read once more for each field.
 // Edges     any extents, 0 included: slabs may be empty; any strides; the output may be the input.
 
