@@ -27,15 +27,15 @@ constexpr int KS_PIECE = 32;  // words that are added up before they are added t
 constexpr int ks_operands = int(sizeof(ks_kept<1>) / sizeof(ks_acc));
 
 // Blocks of a multiprocessor for which a thread has room for what it keeps and 40 registers more, 32 where terms are
-// lifted from shared memory: loads of other rows are under way while one is worked on. Left alone, the compiler takes up
-// to twice as many. Rows that take turns in shared memory fill it with the WAVES blocks that stay, to which all registers
-// belong.
+// lifted and rows come by shared memory: loads of other rows are under way while one is worked on. Left alone, the
+// compiler takes up to twice as many. Rows that take turns in shared memory fill it with the WAVES blocks that stay, to
+// which all registers belong.
 KS_DEVICE constexpr int ks_blocks_for(int threads) {
 #if KS_SHARED && KS_AHEAD
     return KS_WAVES;
 #endif
     constexpr int kept = (KS_SHARED ? 16 : KS_TK) * ks_operands * int(sizeof(ks_acc)) / 4;
-    constexpr int apart = KS_SHARED && KS_LIFT ? 32 : 40;
+    constexpr int apart = (KS_SHARED || KS_AHEAD) && KS_LIFT ? 32 : 40;
     const int blocks = 65536 / ((kept + apart) * threads), most = 2048 / threads;
     return blocks < 1 ? 1 : blocks > most ? most : blocks > 16 ? 16 : blocks;
 }

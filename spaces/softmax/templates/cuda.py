@@ -28,6 +28,7 @@ _AHEAD = Param("AHEAD", (0, 1), "1: the next row is on its way to shared memory 
 _STREAM = Param("STREAM", (0, 1, 3), "cache policy: 1 stores are first to leave, 3 loads too")
 _LIFT = Param("LIFT", (0, 1), "1: exponentials are taken times 2^16, so that ex2 need not mind subnormal ones")
 APART = 40  # registers of a thread beside what it keeps of a row
+LIFTED_APART = 32  # the same where exponentials are lifted
 TURN = 16  # and of the words of a turn where it keeps none
 LOST = 8  # multiprocessors that clusters of four and more cannot use: an H200 held 31 of 4, 15 of 8 and 7 of 16
 HALF = 0.5  # of the places that a block has for a row may stay empty
@@ -88,7 +89,8 @@ def _ahead(of: Reduction, share: Places, *, shared: bool) -> tuple[Constraint, .
         return not c["AHEAD"] or (c["WAVES"] * places <= d.shared_sm_bytes and places <= d.shared_block_bytes)
 
     def registers(c: Config, d: Device, s: Sizes) -> bool:
-        threads, wanted = c["BM"] * c["WK"], (TURN if shared else c["TK"]) * len(of.operands) + APART
+        apart = LIFTED_APART if c.get("LIFT") else APART
+        threads, wanted = c["BM"] * c["WK"], (TURN if shared else c["TK"]) * len(of.operands) + apart
         return not c["AHEAD"] or c["WAVES"] == 1 or c["WAVES"] * threads * wanted <= d.registers_sm
 
     return (
