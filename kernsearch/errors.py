@@ -37,6 +37,10 @@ class CompilerError(KernsearchError):
     """No usable compiler was found."""
 
 
+class RefusedError(CompilerError):
+    """The compiler, or the gate behind it, refuses a kernel of a plan."""
+
+
 class CacheError(KernsearchError):
     """The record store cannot be used."""
 

@@ -59,6 +59,24 @@ def test_one_whose_assumptions_fail_is_passed_over_for_the_default(tmp_path, add
     assert said in hit.reasons
 
 
+def test_a_plan_that_the_compiler_refuses_is_passed_over_wherever_it_is_kept(tmp_path):
+    refused, near, default = (
+        record(tmp_path, shape, assumes)
+        for shape, assumes in ((SHAPE, ALIGNED), ((96, 80, 128), ("A.base % 8 == 0",)), ((64, 64, 64), ()))
+    )
+    store = stores(tmp_path, default)
+    for made in (refused, near):
+        store.write(made)
+    problem, plans = registry.problem("gemm", SHAPE), []
+    for kind, made in (("exact", refused), ("nearest", near), ("default", default)):
+        hit = store.find(problem, DEVICE, arrays=views(), refused=plans)
+        assert (hit.kind, hit.plan) == (kind, made.plan)
+        plans.append(hit.plan)
+    assert any("passed over, the compiler refuses it" in reason for reason in hit.reasons)
+    with pytest.raises(CacheError, match="the compiler refuses it"):
+        store.find(problem, DEVICE, refused=plans)
+
+
 def test_of_two_places_the_second_serves_when_the_first_cannot(tmp_path):
     store = stores(tmp_path, record(tmp_path, (64, 64, 64)))
     store.write(record(tmp_path, assumes=("A.m % 4 == 0",)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import device_defaults
+import msgspec
 import numpy as np
 import pytest
 
@@ -172,6 +173,22 @@ def test_arrays_that_a_plan_does_not_take_get_one_that_does(cp, gpu):
         for _ in range(2):
             same(plan(x, y), host(a) @ host(b))
             same(ks.matmul(x, y), host(a) @ host(b))
+
+
+def test_a_plan_that_the_compiler_refuses_leaves_its_place_to_the_next(cp, gpu):
+    problem = device_defaults.problem("gemm", "float32", shape=(16, 24, 40))
+    broken = device_defaults.record(problem, gpu)
+    kernels = tuple(
+        msgspec.structs.replace(k, header=f'{k.header}\n#error "no such thing"') for k in broken.plan.kernels
+    )
+    lookup.store().write(msgspec.structs.replace(broken, plan=msgspec.structs.replace(broken.plan, kernels=kernels)))
+    plan = runtime.load_problem(problem, gpu)
+    assert plan.hit != "default"
+    a, b = small(cp, 16, 40), small(cp, 40, 24, seed=1)
+    with pytest.warns(UserWarning, match="no such thing.*serves in its place"):
+        same(plan(a, b), host(a) @ host(b))
+    same(plan(a, b), host(a) @ host(b))
+    same(ks.matmul(a, b), host(a) @ host(b))
 
 
 def test_without_another_plan_arrays_are_copied(cp, gpu, tmp_path, monkeypatch):

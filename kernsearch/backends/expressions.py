@@ -68,6 +68,17 @@ def leaves(expr: Expr, kind: str) -> Iterator[Expr]:
             yield from leaves(inner, kind)
 
 
+def inverted(expr: Expr, alike: Callable[[Expr], bool]) -> Expr:
+    """Divisions by what is `alike` for many elements as multiplications by its inverse, which is found once: the
+    quotient's error grows by one rounding."""
+    if expr[0] in LEAVES:
+        return expr
+    parts = tuple(inverted(part, alike) if isinstance(part, tuple) else part for part in expr)
+    if expr[0] == "normalize" and alike(expr[2]):
+        return ("mul", parts[1], ("inverse", parts[2]))
+    return parts
+
+
 def needed(fields: Sequence[Field], value: Expr) -> tuple[Field, ...]:
     """The fields that an output's value looks at, and those that these look at, in order."""
     wanted = {leaf[1] for leaf in leaves(value, "acc")}

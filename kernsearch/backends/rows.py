@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..binding import Binding, Expr, Root
-from .expressions import LEAVES, leaves
+from .expressions import LEAVES, inverted, leaves
 
 KEPT = "kept."  # accumulators of that prefix are values that the kernel keeps of an element
 
@@ -79,6 +79,10 @@ def rows_of(binding: Binding) -> Rows:
     settles = uses == {KEPT + "term"}
     if settles:
         values = [_swapped(value, {("acc", KEPT + "term"): ("acc", KEPT + role)}) for value in settled]
+
+    def shared(expr: Expr) -> bool:
+        return not _varies(expr, axis)
+
     rows = tuple(a for letter in "BM" for a in binding.groups.get(letter, ()))
     return Rows(
         axis=axis,
@@ -86,7 +90,7 @@ def rows_of(binding: Binding) -> Rows:
         operands=binding.operands,
         terms=terms,
         outputs=tuple(
-            Root(root.array, root.axes, _shared(value, axis)) for root, value in zip(outputs, values, strict=True)
+            Root(root.array, root.axes, inverted(value, shared)) for root, value in zip(outputs, values, strict=True)
         ),
         states=tuple(root for root in binding.roots if axis not in root.axes),
         settles=settles,
@@ -109,16 +113,6 @@ def _own(expr: Expr) -> Expr:
     if expr[0] in LEAVES:
         return expr
     return tuple(_own(part) if isinstance(part, tuple) else part for part in expr)
-
-
-def _shared(expr: Expr, axis: str) -> Expr:
-    """Divisions by what a whole row shares as multiplications: the quotient's error grows by one rounding."""
-    if expr[0] in LEAVES:
-        return expr
-    parts = tuple(_shared(part, axis) if isinstance(part, tuple) else part for part in expr)
-    if expr[0] == "normalize" and not _varies(parts[2], axis):
-        return ("mul", parts[1], ("inverse", parts[2]))
-    return parts
 
 
 def _varies(expr: Expr, axis: str) -> bool:

@@ -86,7 +86,9 @@ class CudaMachine:
         return CudaLoaded(plan, modules, self.device, self.stream)
 
     def synchronize(self) -> None:
-        self.stream.synchronize()
+        """Until all work of this process on the device is done, on whatever stream: CuPy may have put some of what
+        fills arrays on another than ours (`arrays.on`), and under load that would run beside a kernel."""
+        self.xp.cuda.runtime.deviceSynchronize()
 
     def cause(self, error: Exception) -> tuple[str, bool] | None:
         if isinstance(error, MemoryError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,19 +62,27 @@ class Store:
         folder = place / device
         return [folder / name for name in _names(folder) if name.startswith(start) and name.endswith(".json")]
 
-    def find(self, problem: Problem, device: Device, policy: str = "compatible", arrays: Arrays | None = None) -> Hit:
+    def find(
+        self,
+        problem: Problem,
+        device: Device,
+        policy: str = "compatible",
+        arrays: Arrays | None = None,
+        refused: Collection[Plan] = (),
+    ) -> Hit:
         """The record to use for a problem. Raises SpaceError for an unknown policy, CacheError when nothing serves.
 
         With `arrays`, only a record whose plan takes them as they are: all that it assumes of strides and addresses
-        holds. Without, whoever calls the plan has to see to that.
+        holds. Without, whoever calls the plan has to see to that. Plans in `refused` are passed over: the compiler did
+        not take them.
         """
         if policy not in fingerprint.POLICIES:
             raise SpaceError(f"policy {policy!r}: want one of {', '.join(fingerprint.POLICIES)}")
         reasons: list[str] = []
         return (
-            self._same_shape(problem, device, policy, reasons, arrays)
-            or self._nearest(problem, device, policy, reasons, arrays)
-            or self._default(problem, device, reasons, arrays)
+            self._same_shape(problem, device, policy, reasons, arrays, refused)
+            or self._nearest(problem, device, policy, reasons, arrays, refused)
+            or self._default(problem, device, reasons, arrays, refused)
         )
 
     def default(self, problem: Problem, device: Device) -> Hit:
@@ -86,7 +94,13 @@ class Store:
         return self._same_shape(problem, device, "compatible", [])
 
     def _same_shape(
-        self, problem: Problem, device: Device, policy: str, reasons: list[str], arrays: Arrays | None = None
+        self,
+        problem: Problem,
+        device: Device,
+        policy: str,
+        reasons: list[str],
+        arrays: Arrays | None = None,
+        refused: Collection[Plan] = (),
     ) -> Hit | None:
         """The user's record of this very problem, else a shipped one; of several the exact, then the newest."""
         for place, folder in self.places():
@@ -104,7 +118,7 @@ class Store:
                     usable.append((not trust, record.created, path, record, trust))
             usable.sort(key=lambda found: (*found[:2], found[2].name), reverse=True)
             for exact, _, path, record, trust in usable:
-                if assumed := unmet(record.plan, arrays, device):
+                if assumed := _against(record.plan, arrays, device, refused):
                     reasons.append(f"{place} record {path.name}: passed over, {assumed}")
                     continue
                 kind = "exact" if exact else "compatible"
@@ -148,7 +162,13 @@ class Store:
         return found
 
     def _nearest(
-        self, problem: Problem, device: Device, policy: str, reasons: list[str], arrays: Arrays | None
+        self,
+        problem: Problem,
+        device: Device,
+        policy: str,
+        reasons: list[str],
+        arrays: Arrays | None,
+        refused: Collection[Plan],
     ) -> Hit | None:
         """The trusted record of the nearest shape whose plan holds at this one."""
         looked = 0
@@ -165,7 +185,7 @@ class Store:
             trust = self._trust(record, device, policy)
             if isinstance(record, str) or isinstance(trust, str):
                 reasons.append(f"nearest: {name}: {trust}")
-            elif invalid := unfit(record.plan, problem, device) or unmet(record.plan, arrays, device):
+            elif invalid := unfit(record.plan, problem, device) or _against(record.plan, arrays, device, refused):
                 reasons.append(f"nearest: {name} is not valid here: {invalid}")
             else:
                 reasons.append(f"nearest: {name}" + "".join(f"; {change}" for change in trust))
@@ -189,7 +209,14 @@ class Store:
                 ):
                     yield distance(sizes, problem.shape), place, path
 
-    def _default(self, problem: Problem, device: Device, reasons: list[str], arrays: Arrays | None = None) -> Hit:
+    def _default(
+        self,
+        problem: Problem,
+        device: Device,
+        reasons: list[str],
+        arrays: Arrays | None = None,
+        refused: Collection[Plan] = (),
+    ) -> Hit:
         """The shipped default of the nearest shape for this architecture, else of a class that serves any."""
         looked = len(reasons)
         for arch in classes.serving(device):
@@ -202,7 +229,7 @@ class Store:
                     gone = (f"default for {arch}: conflict, its kernel source {stale[0]!r} has changed since "
                             "`python -m kernsearch.records.defaults` was run")  # fmt: skip
                     reasons += [] if gone in reasons else [gone]
-                elif invalid := unfit(record.plan, problem, device) or unmet(record.plan, arrays, device):
+                elif invalid := unfit(record.plan, problem, device) or _against(record.plan, arrays, device, refused):
                     reasons.append(f"{name} is not valid here: {invalid}")
                 else:
                     reasons.append(f"{name}: {record.variant}")
@@ -257,6 +284,11 @@ def _names(folder: Path) -> list[str]:
 
 
 # What a plan wants at a shape ---------------------------------------------------------------------------------------
+
+
+def _against(plan: Plan, arrays: Arrays | None, device: Device, refused: Collection[Plan]) -> str | None:
+    """As `unmet`, and that the compiler refuses the plan."""
+    return "the compiler refuses it" if plan in refused else unmet(plan, arrays, device)
 
 
 def unmet(plan: Plan, arrays: Arrays | None, device: Device) -> str | None:

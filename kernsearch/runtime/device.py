@@ -12,13 +12,14 @@ new result is the caller's to keep for as long as the graph may run; with CuPy, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from .. import launch
 from ..backends import Compiled
 from ..device import lacks
-from ..errors import ArrayError, CacheError, DeviceError, DtypeError, Rejected
+from ..errors import ArrayError, CacheError, DeviceError, DtypeError, RefusedError, Rejected
 from ..launch import BASE_BYTES, ArrayView, contiguous
 from ..plan import KernelPlan
 from ..records import lookup
@@ -100,6 +101,7 @@ class DevicePlan(plans.CallPlan):
         any strides; the result is of the first one's library. `out` may overlap inputs. Runs on the current stream of
         that library and returns at once. Raises ArrayError, DtypeError or ProblemError for what does not fit,
         DeviceError for no memory or inside a capture, CompilerError when nothing can compile the kernels.
+        Where the compiler refuses them, the next plan that serves does.
         """
         key: tuple[Any, ...] | None = None
         library = BY_TYPE.get(type(arrays[0])) if arrays else None
@@ -195,20 +197,29 @@ class DevicePlan(plans.CallPlan):
         return plans.remember(key, self.bound(views, library))
 
     def bound(self, views: Sequence[ArrayView], library: Library) -> Bound | None:
-        """A launcher for this thread and such arrays, of this plan or, when it assumes what they do not give, of the
-        next one that takes them; None when there is none and they must be copied."""
-        plan = self if not self._unmet(views) else self._other(views)
-        if plan is None:
-            return None
-        plan.warm(library)
-        return Bound(plan, views)
+        """A launcher for this thread and such arrays, of this plan or, when it assumes what they do not give or the
+        compiler refuses it, of the next one that takes them; None when there is none and they must be copied. Raises
+        RefusedError when no other one serves in place of what is refused."""
+        plan = self if self.plan not in plans.refused and not self._unmet(views) else self._other(views)
+        while plan is not None:
+            try:
+                plan.warm(library)
+                return Bound(plan, views)
+            except RefusedError as error:
+                plans.refused.append(plan.plan)
+                plan = self._other(views)
+                if plan is None:
+                    raise
+                warnings.warn(f"{error}; {plan.record.variant} serves in its place", stacklevel=2)
+        return None
 
     def _unmet(self, views: Sequence[ArrayView]) -> str | None:
         return lookup.unmet(self.plan, self.named(views), self.device)
 
     def _other(self, views: Sequence[ArrayView]) -> DevicePlan | None:
         try:
-            hit = lookup.store().find(self.problem, self.device, self.policy, self.named(views))
+            store = lookup.store()
+            hit = store.find(self.problem, self.device, self.policy, self.named(views), plans.refused)
         except CacheError:
             return None
         other = DevicePlan(self.problem, self.device, hit, self.policy)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from .. import backends, launch, records, registry
 from ..backends import Compiled
 from ..device import Device
-from ..errors import ArrayError, CacheError, CompilerError, ProblemError, Rejected
+from ..errors import ArrayError, CacheError, ProblemError, RefusedError, Rejected
 from ..plan import KernelPlan, Plan
 from ..problem import Problem
 from ..records import lookup
@@ -56,6 +56,7 @@ def unknown(*arguments: Any) -> None:
 memory = Memory()
 _plans: dict[Any, CallPlan] = {}
 _compiled: dict[tuple[int, int], tuple[Plan, tuple[Any, ...]]] = {}  # by identity: one default serves many shapes
+refused: list[Plan] = []  # what the compiler did not take: the next record or default serves in its place
 _lock = threading.RLock()  # held while loading and compiling; not while calling
 
 
@@ -64,6 +65,7 @@ def forget() -> None:
     global memory
     with _lock:
         _plans.clear()
+        refused.clear()
     get_threads.cache_clear()
     device_of.cache_clear()
     memory = Memory()
@@ -174,7 +176,7 @@ class CallPlan(ABC):
         try:
             compiled = backends.get(self.device.backend).compile(kernel, self.device)
         except Rejected as error:
-            raise CompilerError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
+            raise RefusedError(f"kernel {kernel.template} of {self.problem.key} does not compile: {error}") from error
         try:
             return self._loaded(kernel, compiled)
         except (OSError, AttributeError) as error:  # a folder mounted noexec, or cleared in this moment; no such entry

@@ -12,9 +12,10 @@ import pytest
 from gpu_plans import PARTIAL, TUNED, make_plan
 
 from kernsearch import backends, registry
+from kernsearch.backends.cuda import ceilings as cuda_ceilings
 from kernsearch.device import Device
 from kernsearch.errors import DeviceError, Rejected
-from kernsearch.gates import open_bench
+from kernsearch.gates import cuda_machine, open_bench
 from kernsearch.gates.device_bench import DeviceBench
 from kernsearch.measure import policy, quick
 from kernsearch.model import ceilings
@@ -155,6 +156,30 @@ def test_runs_wait_for_what_was_filled_before_them_also_after_a_timing(bench: De
     bench.timer(plan, cubins(plan))(3)
     for _ in range(5):
         assert bench.examine(plan, cubins(plan), CONFIG, thorough=True)["repeats"] == 20
+
+
+def test_a_device_is_waited_for_on_whatever_stream_it_works(where: Device) -> None:
+    made = cuda_machine.machine(where)
+    array, null = made.xp.ones((4096, 4096)), made.xp.cuda.Stream.null
+    made.synchronize()
+    null.use()  # as CuPy does by itself after `with`
+    try:
+        for _ in range(20):
+            array @ array
+        assert not null.done
+        made.synchronize()
+        assert null.done
+    finally:
+        null.use()
+
+
+def test_ceilings_leave_the_stream_as_it_was(where: Device) -> None:
+    made = cuda_machine.machine(where)
+    try:
+        cuda_ceilings.measure_here(where)
+        assert made.xp.cuda.get_current_stream() == made.stream
+    finally:
+        made.xp.cuda.Stream.null.use()
 
 
 def test_a_hang_while_timing_is_ended(bench: DeviceBench, cubins) -> None:

@@ -281,12 +281,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __gr
             if (at.M > high.M) continue;
             ks_fields f[2];
             f[0].m = f[1].m = by.score(sums.m[r][h]), f[0].l = f[1].l = sums.l[r][h];
+            const ks_row row = ks_row_of(x, at);
 #pragma unroll
             for (int n = 0; n < BE / 8; n++) {
                 if (n % SLICES != slice) continue;
                 at.N = 8 * n + 2 * (lane % 4);
                 f[0].o = sums.o[r][n][2 * h], f[1].o = sums.o[r][n][2 * h + 1];
-                if (at.N < columns) ks_put_N<2>(x, at, ks_min(2, columns - int(at.N)), f);
+                if (at.N < columns) ks_put_N<2>(x, row, at, ks_min(2, columns - int(at.N)), f);
             }
             at.N = 0;
             if (KS_STATES && slice == 0 && lane % 4 == 0) ks_state(x, at, f[0]);

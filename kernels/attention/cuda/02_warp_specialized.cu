@@ -104,31 +104,49 @@ KS_DEVICE void ks_produce(const ks_args &x, unsigned shared, const ks_order &ord
         const ks_work w = order.work(x, number);
         if (w.tiles == 0) continue;
         const ks_at i = order.at(x, w, 0);
+        const ks_place_Q q = ks_place_of_Q(x, i);  // divisions: in the loop they would take as long as the products
+        const ks_place_K k = ks_place_of_K(x, i);
+        const ks_place_V v = ks_place_of_V(x, i);
         ks_barrier_wait(shared + Q_EMPTY, q_phase);
         q_phase ^= 1;
         ks_barrier_expect(shared + Q_FULL, Q_BYTES);
 #pragma unroll
         for (int c = 0; c < BD / 64; c++)
-            KS_LOAD_Q(x, i, shared + Q_AT + c * BM * 128, shared + Q_FULL, c * 64, w.row);
+            KS_LOAD_Q(x, q, shared + Q_AT + c * BM * 128, shared + Q_FULL, c * 64, w.row);
         for (int n = w.tiles - 1; n >= -1; n--) {
             if (n >= 0) {
                 const unsigned full = shared + K_FULL + 8 * keys.stage, to = shared + K_AT + keys.stage * K_BYTES;
                 ks_barrier_wait(shared + K_EMPTY + 8 * keys.stage, keys.phase ^ 1);
                 ks_barrier_expect(full, K_BYTES);
 #pragma unroll
-                for (int c = 0; c < BD / 64; c++) KS_LOAD_K(x, i, to + c * BK * 128, full, c * 64, n * BK);
+                for (int c = 0; c < BD / 64; c++) KS_LOAD_K(x, k, to + c * BK * 128, full, c * 64, n * BK);
                 keys.next();
             }
-            const int v = OVERLAP ? n + 1 : n;  // where products overlap, scores are wanted a tile before values
-            if (v >= 0 && v < w.tiles) {
+            const int m = OVERLAP ? n + 1 : n;  // where products overlap, scores are wanted a tile before values
+            if (m >= 0 && m < w.tiles) {
                 const unsigned full = shared + V_FULL + 8 * values.stage, to = shared + V_AT + values.stage * V_BYTES;
                 ks_barrier_wait(shared + V_EMPTY + 8 * values.stage, values.phase ^ 1);
                 ks_barrier_expect(full, V_BYTES);
 #pragma unroll
-                for (int c = 0; c < BE / 64; c++) KS_LOAD_V(x, i, to + c * BK * 128, full, c * 64, v * BK);
+                for (int c = 0; c < BE / 64; c++) KS_LOAD_V(x, v, to + c * BK * 128, full, c * 64, m * BK);
                 values.next();
             }
         }
+    }
+}
+
+// Transposes 4 x 4 values among four threads that are neighbours: v[g] becomes what v[own] was of thread g.
+KS_DEVICE void ks_exchange(float (&v)[4], int own) {
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {
+        const bool upper = own & bit;
+#pragma unroll
+        for (int g = 0; g < 4; g++)
+            if (!(g & bit)) {
+                float &low = v[g], &high = v[g + bit];
+                const float got = __shfl_xor_sync(0xFFFFFFFF, upper ? low : high, bit);
+                (upper ? low : high) = got;
+            }
     }
 }
 
@@ -142,6 +160,7 @@ struct ks_consumer {
     ks_ring keys, values;
     unsigned q_phase = 0;
     float o[BE / 2], m[2], l[2];
+    int sees[2];             // keys that this thread's rows see, counted once for a work
     unsigned p[BK / 16][4];  // weights, rounded
 
     KS_DEVICE ks_consumer(const ks_args &x, const ks_order &order, unsigned shared, int index)
@@ -195,8 +214,8 @@ struct ks_consumer {
     template <bool CUT> KS_DEVICE void score(float (&s)[BK / 2], const ks_work &w, int n) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            ks_at i = order.at(x, w, row(h));
 #if !KS_SCALED
+            ks_at i = order.at(x, w, row(h));
             const bool inside = w.row + row(h) < ks_run_M(x);
 #pragma unroll
             for (int j = 0; j < BK / 8; j++)
@@ -211,7 +230,7 @@ struct ks_consumer {
 #pragma unroll
                 for (int j = 0; j < BK / 8; j++) s[4 * j + 2 * h] *= -1, s[4 * j + 2 * h + 1] *= -1;
             if (CUT) {
-                const int seen = int(KS_SEES ? ks_sees(x, i) : ks_extent_K(x)) - n * BK - 2 * (thread % 4);
+                const int seen = sees[h] - n * BK - 2 * (thread % 4);
 #pragma unroll
                 for (int j = 0; j < BK / 8; j++)
 #pragma unroll
@@ -315,6 +334,8 @@ struct ks_consumer {
 #pragma unroll
         for (int j = 0; j < BE / 2; j++) o[j] = 0;
         if (w.tiles > 0) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) sees[h] = int(KS_SEES ? ks_sees(x, order.at(x, w, row(h))) : ks_extent_K(x));
             ks_barrier_wait(shared + Q_FULL, q_phase);
             q_phase ^= 1;
             first_step(w);
@@ -338,6 +359,7 @@ struct ks_consumer {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             ks_at i = order.at(x, w, row(h));
+            const ks_row at = ks_row_of(x, i);
             const bool inside = w.row + row(h) < ks_run_M(x);
             ks_fields f[8];
             f[0].m = by.score(m[h]), f[0].l = ks_row_sum(l[h]);
@@ -346,20 +368,16 @@ struct ks_consumer {
 #pragma unroll
             for (int j = 0; j < BE / 8; j += 4) {
 #pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    const int other = own ^ r;
+                for (int e = 0; e < 2; e++) {
+                    float v[4];
 #pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        float give = o[4 * j + 2 * h + e];
+                    for (int g = 0; g < 4; g++) v[g] = o[4 * (j + g) + 2 * h + e];
+                    ks_exchange(v, own);
 #pragma unroll
-                        for (int g = 1; g < 4; g++) give = other == g ? o[4 * (j + g) + 2 * h + e] : give;
-                        const float got = __shfl_xor_sync(0xFFFFFFFF, give, r);
-#pragma unroll
-                        for (int g = 0; g < 4; g++) f[2 * g + e].o = other == g ? got : f[2 * g + e].o;
-                    }
+                    for (int g = 0; g < 4; g++) f[2 * g + e].o = v[g];
                 }
                 i.N = 8 * (j + own);
-                if (inside && i.N < columns) ks_put_N<8>(x, i, ks_min(8, columns - int(i.N)), f);
+                ks_put_N<8>(x, at, i, inside ? ks_max(0, ks_min(8, columns - int(i.N))) : 0, f);
             }
             i.N = 0;
             if (KS_STATES && inside && own == 0) ks_state(x, i, f[0]);

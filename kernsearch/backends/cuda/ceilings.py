@@ -64,7 +64,7 @@ class _Bench:
         text = sources.path_of(SOURCE).read_text()
         self.module = self.xp.RawModule(code=text, options=("-std=c++17",))
         self.blocks = 8 * int(device.sms)
-        with self.stream:
+        with arrays.on(self.stream):
             self.out = self.xp.zeros(1024, "float32")
 
     def seconds(self, work: Callable[[], Any], repeats: int = REPEATS) -> float:
@@ -72,7 +72,7 @@ class _Bench:
         return statistics.median(self._series(work, repeats)[repeats // 3 :])
 
     def _series(self, work: Callable[[], Any], repeats: int) -> list[float]:
-        with self.stream:
+        with arrays.on(self.stream):
             work()
             events = [self._event()]
             for _ in range(repeats):
@@ -107,7 +107,7 @@ class _Bench:
         while 8 * side * side > int(self.device.memory_bytes) // 8:
             side //= 2
         try:
-            with self.stream:
+            with arrays.on(self.stream):
                 a, b = (self._random((side, side)).astype("float16") for _ in range(2))
                 c = self.xp.empty((side, side), "float16")
                 rate = 2 * side**3 / self.seconds(lambda: self.xp.matmul(a, b, out=c), 3 * REPEATS)
@@ -122,7 +122,7 @@ class _Bench:
     def read(self) -> float:
         """From the second-level cache, past the first."""
         words = int(L2_SHARE * int(self.device.l2_bytes)) // 16
-        with self.stream:
+        with arrays.on(self.stream):
             data = self.xp.ones(4 * words, "uint32")
         rounds = 16
         work = self._run("ks_ceiling_read", self.out, data, np.int64(words), np.int32(rounds))
@@ -130,7 +130,7 @@ class _Bench:
 
     def read_memory(self) -> float:
         words = self._large() // 16
-        with self.stream:
+        with arrays.on(self.stream):
             data = self.xp.ones(4 * words, "uint32")
         return 16 * words / self.seconds(self._run("ks_ceiling_read", self.out, data, np.int64(words), np.int32(1)))
 
@@ -139,7 +139,7 @@ class _Bench:
 
     def copy(self) -> float:
         size = self._large()
-        with self.stream:
+        with arrays.on(self.stream):
             source, target = self.xp.ones(size, "uint8"), self.xp.empty(size, "uint8")
         move = self.xp.cuda.runtime.memcpyAsync
         device_to_device = 3

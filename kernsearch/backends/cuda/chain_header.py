@@ -7,14 +7,17 @@ KS_TYPE_R, ks_R(x, i)                      element type; the operand's hole at o
 KS_PLAIN_R, ks_wide_R(x)                   1 when the hole is a bare load; can 16 bytes of its rows be moved at once?
 ks_at_R(x, i), ks_step_R_G(x)              then: address, and elements between neighbours along G
 ks_run_M(x)                                rows that follow each other in every array: those of the last axis of M
-KS_LOAD_R(x, i, to, barrier, inner, outer) loads a box of a mapped operand, by its first element along the contiguous
-                                           dimension, and along the last axis of its rows; other axes as i has them
+ks_place_R, ks_place_of_R(x, i)            where boxes of a mapped operand lie along all axes but two: to be found once
+KS_LOAD_R(x, p, to, barrier, inner, outer) loads a box at such a place, by its first element along the contiguous
+                                           dimension, and along the last axis of its rows
 KS_SEES, ks_sees(x, i)                     1 when a mask hides elements; how many of K row i.M sees, 0 at least
 ks_most_seen(x, low, high), ks_least_seen  bounds of ks_sees for the rows from low.M to high.M
 KS_SCALED, ks_scale(x)                     1 when scores are the inner sums times a scalar, and that scalar
 ks_score(x, i, s)                          what becomes of the inner sum s at i.M, i.K where nothing hides it
 KS_SLABS                                   1 when outputs are states of slabs
-ks_put_N<V>(x, i, count, f)                compute and store the outputs that have columns, at V neighbours along N
+ks_row, ks_row_of(x, i)                    where the columns of a row lie: to be found once
+ks_put_N<V>(x, r, i, count, f)             compute and store the outputs that have columns, at V neighbours along N, of
+                                           which `count` exist, 0 at least
 KS_STATES, ks_state(x, i, f)               1 when there are outputs without columns; compute and store them
 """
 
@@ -26,10 +29,10 @@ from dataclasses import replace
 from ...binding import Binding, Expr
 from ...launch import itemsize
 from ..chained import Chained, chained_of
-from ..expressions import leaves, spell
+from ..expressions import inverted, leaves, spell
 from ..views import View, c_name
 from .boxes import Box
-from .lanes import element, put_lanes
+from .lanes import element, put_in_rows
 from .pieces import AT, TYPES, X, depth, function, places
 
 GROUPS = "SBMNKD"
@@ -50,14 +53,19 @@ def chain_header(binding: Binding, boxes: Sequence[Box] = ()) -> Iterator[str]:
     rows = view.groups["M"]
     yield function("int64_t ks_run_M", X, f"x.e_{c_name(rows[-1])}" if rows else "1")
     for box in boxes:
-        yield _load(view, box)
+        yield from _load(view, box)
     yield from _sees(view, chain)
     yield from _scores(view, chain)
     yield f"#define KS_SLABS {int(bool(binding.slabs))}"
     columns = set(binding.groups.get("N", ()))
-    outputs = [root for root in binding.roots if columns & set(root.axes)]
+    shared = {field.name for field in binding.fields if not columns & set(field.axes)}
+
+    def alike(expr: Expr) -> bool:
+        return _alike(expr, columns, shared)
+
+    outputs = [replace(r, value=inverted(r.value, alike)) for r in binding.roots if columns & set(r.axes)]
     states = [root for root in binding.roots if not columns & set(root.axes)]
-    yield from put_lanes(view, "ks_put_N", outputs, "N")
+    yield from put_in_rows(view, "ks_put_N", outputs, "N", "ks_row", alike)
     yield f"#define KS_STATES {int(bool(states))}"
     lines = "".join(
         f"\n    *({view.address(root.array, root.axes)}) = "
@@ -78,13 +86,26 @@ def _operand(view: View, role: str, expr: Expr) -> Iterator[str]:
         yield from places(view, role, expr[1], expr[2], "const ")
 
 
-def _load(view: View, box: Box) -> str:
+def _load(view: View, box: Box) -> Iterator[str]:
     """Fewer dimensions than a map has are filled up with one that begins at 0."""
     others = [f"int({view.index(axis)})" for axis in box.others] or ["0"]
-    return (
-        f"#define KS_LOAD_{box.role}(x, i, to, barrier, inner, outer) "
-        f"ks_bulk_load(to, &(x).map_{box.made.name}, barrier, inner, outer, {', '.join(others)})"
-    )
+    names = [f"d{number}" for number in range(len(others))]
+    yield f"struct ks_place_{box.role} {{\n    int {', '.join(names)};\n}};"
+    yield function(f"ks_place_{box.role} ks_place_of_{box.role}", f"{X}, {AT}", f"{{{', '.join(others)}}}")
+    load = f"ks_bulk_load(to, &(x).map_{box.made.name}, barrier, inner, outer"
+    yield f"#define KS_LOAD_{box.role}(x, p, to, barrier, inner, outer) {load}, {', '.join(f'(p).{n}' for n in names)})"
+
+
+def _alike(expr: Expr, columns: set[str], fields: set[str]) -> bool:
+    """Is the value the same in all columns?"""
+    match expr[0]:
+        case "load":
+            return not columns & set(expr[2])
+        case "acc":
+            return expr[1] in fields
+        case "mask" if columns & set(expr[2:4]):
+            return False
+    return all(_alike(part, columns, fields) for part in expr[1:] if isinstance(part, tuple))
 
 
 def _wide(view: View, expr: Expr) -> str:
