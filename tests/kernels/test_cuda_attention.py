@@ -23,7 +23,7 @@ from kernsearch.sizes import evaluate
 SMALL = {"BM": 32, "WM": 16, "BK": 32, "BD": 32, "BE": 32, "STAGES": 2, "SLICES": 1, "TM": 2}
 SLICED = {**SMALL, "BM": 16, "BK": 64, "SLICES": 2}
 TALL = {**SMALL, "WM": 32, "BM": 64, "STAGES": 3}
-DIRECT = {"BM": 8, "BK": 32, "BD": 64, "BE": 64, "SLICES": 2, "AHEAD": 1, "TM": 2}
+DIRECT = {"BM": 8, "BK": 32, "BD": 64, "BE": 64, "STAGES": 2, "SLICES": 2, "AHEAD": 1, "TM": 2}
 WAYS = {  # variant, config: rows and keys in several tiles, and in one
     "attention_async": SMALL,
     "attention_async ": SLICED,
@@ -32,6 +32,7 @@ WAYS = {  # variant, config: rows and keys in several tiles, and in one
     "attention_direct": DIRECT,
     "attention_direct ": {**DIRECT, "BM": 16, "BK": 128, "SLICES": 4, "AHEAD": 0},
     "attention_direct_slabs+combine": {**DIRECT, "SPLIT": 3, "BK": 64},
+    "attention_async_slabs+state_combine": {**SLICED, "SPLIT": 6, "TM": 4, "LANES": 4},
 }
 
 

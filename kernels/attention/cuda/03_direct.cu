@@ -9,7 +9,7 @@
 //           computes. At the end every warp sends its sums to whoever finishes them: the block, or, with KS_CLUSTERED,
 //           the blocks of a cluster, each of which gets a share of the outputs.
 // Params    BM rows of a block, 8 a product; BK keys of a step of all warps; BD, BE inner depth and columns, filled up;
-//           SPLIT with KS_CLUSTERED: blocks of a cluster
+//           STAGES 2: the step at work and the next; SPLIT with KS_CLUSTERED: blocks of a cluster
 // Knobs     SLICES warps;  AHEAD steps of keys and values that come to the second-level cache while the launch before
 //           still runs: nothing is read early, so nothing stale can be
 // Launch    a block for BM rows of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the same rows
@@ -38,6 +38,7 @@ constexpr int SUMS = 4 * SENDERS * SHARE, STATES = 8 * SENDERS * BM, TOTALS = 8 
 // Blocks of a multiprocessor: twelve warps have about 96 KB on their way; where a thread keeps more, what fits.
 constexpr int RESIDENT = BM == 8 && OWN == 16 && BD + BE <= 256 ? ks_max(1, 12 / SLICES) : 1;
 static_assert(BM % 8 == 0 && BK % (16 * SLICES) == 0 && BD % 32 == 0 && BE % 64 == 0, "tiles of whole products");
+static_assert(KS_STAGES == 2, "a thread has the step at work and what is on its way");
 static_assert(SHARE % 8 == 0 && (SENDERS & (SENDERS - 1)) == 0, "shares of whole pieces, warps a power of two");
 static_assert(sizeof(KS_TYPE_Q) == 2 && sizeof(KS_TYPE_K) == 2 && sizeof(KS_TYPE_V) == 2, "operands of two bytes");
 

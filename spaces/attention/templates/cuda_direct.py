@@ -1,11 +1,11 @@
 """Templates of attention on CUDA for few queries: keys and values straight to registers, slabs in parallel.
 
-What bounds them is memory. 16 sequences, 32 heads on 8 of keys, 8192 keys of 128 in bfloat16 are 537 MB: at the 4.2 TB/s
-that a copy reaches on an H200, 128 us. Sums of 8 rows take 16 products of a tensor core for 16 keys, a hundredth of its
-rate, and a step's other instructions, about 250 for the 8 KB of 16 keys, a tenth of what a multiprocessor issues. So
-the time is that of the bytes as long as about 64 KB of each multiprocessor are on their way, which is eight warps, each
-with keys and values of its next step: 130 us expected. One sequence of 1024 keys, 2 MB, takes the start of a block, one
-trip to memory and the exchange within a cluster: 4 us expected where the launch before hides the start.
+What bounds them is memory. 16 sequences, 32 heads on 8 of keys, 8192 keys of 128 in bfloat16 are 537 MB: at the 4.2
+TB/s that a copy reaches on an H200, 128 us. 16 products of a tensor core for 16 keys are a hundredth of its rate, and
+the 240 instructions of a warp for the 8 KB of 16 keys a tenth of what a multiprocessor issues. So the time is that of
+the bytes as long as enough of them are on their way: 64 KB of each multiprocessor are eight warps, each with keys and
+values of its next step. Expected: 130 us. One sequence of 1024 keys, 2 MB, takes the start of a block, one trip to
+memory and the exchange within a cluster: 4 us expected where the launch before hides the start.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template
 
 from .cuda import least
-from .patterns import CLUSTERED, GROUPS, OUTPUTS, SLABS
+from .patterns import CLUSTERED, COMBINED, GROUPS, OUTPUTS, SLABS
 
 _BM = Param("BM", (8, 16), "rows of a block, 8 a product")
 _BK = Param("BK", (32, 64, 128, 256), "keys of a step of all warps")
 _BD = Param("BD", (64, 128, 192, 256), "inner depth, filled up with zeros")
 _BE = Param("BE", (64, 128, 192, 256), "columns, filled up with zeros")
+_STAGES = Param("STAGES", (2,), "steps whose keys and values a thread has: one at work, one on its way")
 _SLICES = Param("SLICES", (2, 4, 8), "warps, each with keys of its own")
 _AHEAD = Param("AHEAD", (0, 1, 4), "steps that come to the second-level cache while the launch before still runs")
 _SLABS = Param("SPLIT", (2, 3, 4, 6, 8, 16, 32, 64), "slabs of the keys")
@@ -41,7 +42,7 @@ def registers(c: Config) -> int:
 def efficiency(c: Config, d: Device, s: Sizes) -> float:
     """Share of the tensor rate: one product after the other, each with what comes between for its keys."""
     rows = s["M"] / (-(-s["M"] // c["BM"]) * c["BM"])
-    return 0.12 * rows * s["D"] * s["N"] / (c["BD"] * c["BE"])
+    return 0.5 * rows * s["D"] * s["N"] / (c["BD"] * c["BE"])
 
 
 _CONSTRAINTS = (
@@ -77,6 +78,8 @@ _ANN = (
     ("tile", ("D",), "serial", "BD"),
     ("tile", ("N",), "block", "BE"),
     ("keep", "state", "registers"),
+    ("move", "K", "async", "STAGES"),
+    ("move", "V", "async", "STAGES"),
     ("unit", "s", "mma"),
     ("unit", "state", "mma"),
     ("skip", ("K",)),
@@ -92,7 +95,7 @@ DIRECT = Template(
     groups=GROUPS,
     dtypes=("bfloat16", "float16", "float32"),
     ann=_ANN,
-    params=(_BM, _BK, _BD, _BE),
+    params=(_BM, _BK, _BD, _BE, _STAGES),
     knobs=(_SLICES, _AHEAD),
     constraints=_CONSTRAINTS,
     assumes=("D <= BD", "N <= BE"),
@@ -131,5 +134,22 @@ DIRECT_CLUSTER = replace(
 )
 
 
+COMBINE = Template(
+    name="state_combine",
+    backend="cuda",
+    what="the states of slabs brought together by threads that share them",
+    roots=(COMBINED,),
+    many=True,
+    source="attention/cuda/04_combine.cu",
+    entry="attention_combine",
+    ann=(("tile", ("M",), "thread", "TM"),),
+    params=(Param("TM", (4, 8), "elements of the output of a thread"),),
+    knobs=(Param("LANES", (4, 8, 16, 32), "threads that share them, and deal out the slabs"),),
+    launches=(
+        Launch("attention_combine", ("min(ceil(OUTPUTS * LANES, 256 * TM), SMS * 32)", "1", "1"), "256", overlap=True),
+    ),
+)
+
+
 def templates() -> tuple[Template, ...]:
-    return (DIRECT, DIRECT_SLABS, DIRECT_CLUSTER)
+    return (DIRECT, DIRECT_SLABS, DIRECT_CLUSTER, COMBINE)

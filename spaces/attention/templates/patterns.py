@@ -30,3 +30,4 @@ def _clustered() -> Pattern:
 OUTPUTS = (hole("O", _state()), hole("L", _state()))  # the second where it is wanted
 SLABS = tuple(hole(f"{name}_", _state(slab=True)) for name in FIELDS)
 CLUSTERED = (hole("O", _clustered()), hole("L", _clustered()))
+COMBINED = hole("Y", comb(FIELDS, wide=("o",)))  # any number of outputs
