@@ -26,6 +26,7 @@
 #endif
 
 constexpr int BM = KS_BM, BK = KS_BK, BD = KS_BD, BE = KS_BE, SLICES = KS_SLICES, AHEAD = KS_AHEAD;
+constexpr int THREADS = 32 * SLICES;
 constexpr int TILES = BM / 8, OWN = BK / SLICES, GROUPS = OWN / 16;  // of 8 rows; keys of a warp's step, in groups of 16
 constexpr int ACROSS = BD / 32, DOWN = BE / 64;                      // pieces of a lane along the depth, and the columns
 #if KS_CLUSTERED
@@ -88,7 +89,16 @@ KS_DEVICE void ks_ask(const T *from, int64_t step, int have, int lines, int k, i
         if (k + p / lines < have) ks_touch_far(from + (k + p / lines) * step + p % lines * (128 / int(sizeof(T))));
 }
 
-// Of a warp: the queries, and sums in the layout of mma.cuh, columns down and rows across: lane 4 g + t has columns
+// The right operand of the first product: lane 4 g + t has pieces t, t + 4, .. of row g of each 8.
+template <int Way>
+KS_DEVICE void ks_load_queries(const ks_rows_of<KS_TYPE_Q> (&queries)[TILES], uint32_t (&q)[TILES][ACROSS][4]) {
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) queries[r].template piece<Way>(q[r][j], queries[r].from, 32 * j);
+}
+
+// Of a warp: sums in the layout of mma.cuh, columns down and rows across: lane 4 g + t has columns
 // 64 h + 8 g + 0..7 of rows 2 t and 2 t + 1, as o[][4 h + i][2 b + e] column 2 i + b of row 2 t + e.
 struct ks_sums {
     float o[TILES][BE / 16][4], m[TILES][2], l[TILES][2];
@@ -100,7 +110,9 @@ struct ks_range {
     int have, whole;  // those before `whole` are seen by all rows
 };
 
-KS_DEVICE bool ks_near(int64_t step, int64_t rows) { return step >= 0 && step < (int64_t(1) << 31) / ks_max(rows, int64_t(1)); }
+KS_DEVICE bool ks_near(int64_t step, int64_t rows) {
+    return step >= 0 && step < (int64_t(1) << 31) / ks_max(rows, int64_t(1));
+}
 
 KS_DEVICE float ks_column_most(float v) {
 #pragma unroll
@@ -274,6 +286,13 @@ KS_DEVICE void ks_send_sums(const ks_room &room, unsigned barrier, int rank, int
     }
 }
 
+// Lanes that add up one piece of the outputs: as many as `threads` there are for it, a power of two up to 8.
+KS_DEVICE constexpr int ks_sharing(int threads) {
+    int lanes = 1;
+    while (lanes < 8 && 2 * lanes <= threads && 2 * lanes <= SENDERS) lanes *= 2;
+    return lanes;
+}
+
 // This block's share of the outputs, from what all warps have sent.
 KS_DEVICE void ks_finish(
     const ks_args &x, ks_at at, const ks_room &room, const ks_sharpness &by, int rank, int rows, int columns
@@ -303,36 +322,41 @@ KS_DEVICE void ks_finish(
         if (row == kept && lane % across == 0) room.totals[row] = make_float2(by.score(most), sum);
     }
     __syncthreads();
-    constexpr int together = SENDERS < 8 ? SENDERS : 8, quads = 32 / together;  // lanes of 4 columns; such of a warp
+    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4, pieces = SHARE / wide;  // columns of a lane
+    constexpr int together = ks_sharing(THREADS / pieces), own = 32 / together;  // lanes of a piece; pieces of a warp
 #pragma unroll 1
-    for (int base = 0; base < SHARE / 4; base += SLICES * quads) {
-        const int quad = base + slice * quads + lane % quads, element = rank * SHARE + 4 * quad;
-        const bool there = quad < SHARE / 4 && element < rows * BE;
+    for (int base = 0; base < pieces; base += SLICES * own) {
+        const int piece = base + slice * own + lane % own, element = rank * SHARE + wide * piece;
+        const bool there = piece < pieces && element < rows * BE;
         const int row = there ? element / BE : low;
-        float o[4] = {};
+        float o[wide] = {};
         if (there)
 #pragma unroll 4
-            for (int s = lane / quads; s < SENDERS; s += together) {
+            for (int s = lane / own; s < SENDERS; s += together) {
                 const float weight = room.states[s * BM + row].x;
-                const float4 part = *reinterpret_cast<const float4 *>(room.os + s * SHARE + 4 * quad);
-                o[0] = fmaf(part.x, weight, o[0]), o[1] = fmaf(part.y, weight, o[1]);
-                o[2] = fmaf(part.z, weight, o[2]), o[3] = fmaf(part.w, weight, o[3]);
+                const float4 *part = reinterpret_cast<const float4 *>(room.os + s * SHARE + wide * piece);
+#pragma unroll
+                for (int e = 0; e < wide; e += 4) {
+                    const float4 v = part[e / 4];
+                    o[e] = fmaf(v.x, weight, o[e]), o[e + 1] = fmaf(v.y, weight, o[e + 1]);
+                    o[e + 2] = fmaf(v.z, weight, o[e + 2]), o[e + 3] = fmaf(v.w, weight, o[e + 3]);
+                }
             }
 #pragma unroll
-        for (int gap = quads; gap < 32; gap *= 2)
+        for (int gap = own; gap < 32; gap *= 2)
 #pragma unroll
-            for (int e = 0; e < 4; e++) o[e] += __shfl_xor_sync(0xFFFFFFFF, o[e], gap);
+            for (int e = 0; e < wide; e++) o[e] += __shfl_xor_sync(0xFFFFFFFF, o[e], gap);
         at.M = first + row, at.N = element % BE;
-        if (!there || lane >= quads || at.N >= columns) continue;
-        ks_fields f[4];
+        if (!there || lane >= own || at.N >= columns) continue;
+        ks_fields f[wide];
 #pragma unroll
-        for (int e = 0; e < 4; e++) f[e].m = room.totals[row].x, f[e].l = room.totals[row].y, f[e].o = o[e];
-        ks_put_N<4>(x, at, ks_min(4, columns - int(at.N)), f);
+        for (int e = 0; e < wide; e++) f[e].m = room.totals[row].x, f[e].l = room.totals[row].y, f[e].o = o[e];
+        ks_put_N<wide>(x, at, ks_min(wide, columns - int(at.N)), f);
         if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SLICES, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     attention_direct(const __grid_constant__ ks_args x) {
     extern __shared__ __align__(128) uint8_t memory[];
     ks_allow_next_launch();
@@ -383,20 +407,19 @@ extern "C" __global__ void __launch_bounds__(32 * SLICES, RESIDENT)
     const int64_t along_k = ks_step_K_D(x), along_v = ks_step_V_N(x), along_q = ks_step_Q_D(x);
     const ks_rows_of<KS_TYPE_K> keys{keys_at + 8 * t * along_k, step_k, along_k, range.have, depth - 8 * t};
     const ks_rows_of<KS_TYPE_V> values{values_at + 8 * g * along_v, step_v, along_v, range.have, columns - 8 * g};
-    ks_wait_for_earlier_launch();
-    uint32_t q[TILES][ACROSS][4];
+    ks_rows_of<KS_TYPE_Q> queries[TILES];  // a row of each 8: where it lies takes divisions, which nothing waits for here
 #pragma unroll
     for (int r = 0; r < TILES; r++) {
         ks_at at = i;
         at.M += ks_min(8 * r + g, rows - 1);
-        const ks_rows_of<KS_TYPE_Q> of{ks_at_Q(x, at) + 8 * t * along_q, 0, along_q, 1, 8 * r + g < rows ? depth - 8 * t : 0};
-#pragma unroll
-        for (int j = 0; j < ACROSS; j++)
-            if (whole)
-                of.template piece<KS_PIECES>(q[r][j], of.from, 32 * j);
-            else
-                of.template piece<KS_ONE_BY_ONE>(q[r][j], of.from, 32 * j);
+        queries[r] = {ks_at_Q(x, at) + 8 * t * along_q, 0, along_q, 1, 8 * r + g < rows ? depth - 8 * t : 0};
     }
+    ks_wait_for_earlier_launch();
+    uint32_t q[TILES][ACROSS][4];
+    if (whole)
+        ks_load_queries<KS_PIECES>(queries, q);
+    else
+        ks_load_queries<KS_ONE_BY_ONE>(queries, q);
     const ks_sharpness by(x);
     ks_sums sums;
 #pragma unroll
