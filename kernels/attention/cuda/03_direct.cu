@@ -398,12 +398,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const auto *const values_at = ks_at_V(x, i) + range.first * step_v;
     const bool whole = ks_wide_Q(x) && ks_wide_K(x) && ks_wide_V(x) && depth % 8 == 0 && columns % 8 == 0;
     const bool all = whole && depth == BD && columns == BE && ks_near(step_k, range.have) && ks_near(step_v, range.have);
-    if (whole)
-#pragma unroll
-        for (int step = 0; step < AHEAD; step++) {
-            ks_ask<OWN>(keys_at, step_k, range.have, (depth + 63) / 64, step * BK + slice * OWN, lane);
-            ks_ask<OWN>(values_at, step_v, range.have, (columns + 63) / 64, step * BK + slice * OWN, lane);
-        }
+    if (AHEAD > 0 && whole) {
+        ks_ask<AHEAD * OWN>(keys_at, step_k, range.have, (depth + 63) / 64, slice * AHEAD * OWN, lane);
+        ks_ask<AHEAD * OWN>(values_at, step_v, range.have, (columns + 63) / 64, slice * AHEAD * OWN, lane);
+    }
     const int64_t along_k = ks_step_K_D(x), along_v = ks_step_V_N(x), along_q = ks_step_Q_D(x);
     const ks_rows_of<KS_TYPE_K> keys{keys_at + 8 * t * along_k, step_k, along_k, range.have, depth - 8 * t};
     const ks_rows_of<KS_TYPE_V> values{values_at + 8 * g * along_v, step_v, along_v, range.have, columns - 8 * g};

@@ -25,7 +25,7 @@ _BD = Param("BD", (64, 128, 192, 256), "inner depth, filled up with zeros")
 _BE = Param("BE", (64, 128, 192, 256), "columns, filled up with zeros")
 _STAGES = Param("STAGES", (2,), "steps whose keys and values a thread has: one at work, one on its way")
 _SLICES = Param("SLICES", (2, 4, 8), "warps, each with keys of its own")
-_AHEAD = Param("AHEAD", (0, 1, 4), "steps that come to the second-level cache while the launch before still runs")
+_AHEAD = Param("AHEAD", (0, 1, 4, 16), "steps that come to the second-level cache while the launch before still runs")
 _SLABS = Param("SPLIT", (2, 3, 4, 6, 8, 16, 32, 64), "slabs of the keys")
 _CLUSTER = Param("SPLIT", (2, 4, 8, 16), "blocks of a cluster, slabs of the keys")
 
