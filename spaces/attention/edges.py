@@ -8,7 +8,7 @@ from kernsearch.problem import Problem
 from kernsearch.space import Config
 
 ROWS = ("MC", "MR", "NR", "BM", "ROWS")  # letters of tiles of queries
-KEYS = ("KC", "MR", "NR", "BN", "VK", "KR")  # of keys
+KEYS = ("KC", "MR", "NR", "BK", "BN", "VK", "KR")  # of keys
 COLUMNS = ("NR", "TN")  # of columns of V
 MOST = 1 << 22  # multiply-adds of an awkward shape
 LARGEST_TILE = 1 << 10

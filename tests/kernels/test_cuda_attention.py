@@ -23,11 +23,16 @@ from kernsearch.sizes import evaluate
 SMALL = {"BM": 32, "WM": 16, "BK": 32, "BD": 32, "BE": 32, "STAGES": 2, "SLICES": 1, "TM": 2}
 SLICED = {**SMALL, "BM": 16, "BK": 64, "SLICES": 2}
 TALL = {**SMALL, "WM": 32, "BM": 64, "STAGES": 3}
+DIRECT = {"BM": 8, "BK": 32, "BD": 64, "BE": 64, "STAGES": 2, "SLICES": 2, "AHEAD": 1, "TM": 2}
 WAYS = {  # variant, config: rows and keys in several tiles, and in one
     "attention_async": SMALL,
     "attention_async ": SLICED,
     "attention_async  ": TALL,
     "attention_async_slabs+combine": {**SLICED, "SPLIT": 3},
+    "attention_direct": DIRECT,
+    "attention_direct ": {**DIRECT, "BM": 16, "BK": 128, "SLICES": 4, "AHEAD": 0},
+    "attention_direct_slabs+combine": {**DIRECT, "SPLIT": 3, "BK": 64},
+    "attention_async_slabs+state_combine": {**SLICED, "SPLIT": 6, "TM": 4, "LANES": 4},
 }
 
 
@@ -150,12 +155,14 @@ def test_float16_and_the_normalizer():
         check(problem("1x2x37x67x32", "float16", lse="yes", causal="bottom-right"), way, "normal")
 
 
-def specialized(of: Problem, config, inputs: str, change=lambda kernel: kernel):
-    """Run the warp-specialized kernel, or what `change` makes of it, on the host with two blocks, and compare."""
+def specialized(
+    of: Problem, config, inputs: str, change=lambda kernel: kernel, *, name="attention_specialized", blocks=2
+):
+    """Run a kernel for sm_90a, or what `change` makes of it, on the host with so many blocks, and compare."""
     op, device = registry.op(of.op), backends.get("cuda").compile_only("sm_90a")
-    plan = lower(derived(small(of)).variant("attention_specialized"), config, of, backends.get("cuda"), device)
+    plan = lower(derived(small(of)).variant(name), config, of, backends.get("cuda"), device)
     arrays, scalars = next(s for s in op.inputs if s.name == inputs).make(of, np.random.default_rng(0))
-    sizes = {**op.sizes(of), "ITEMSIZE": 2}
+    sizes = {**op.sizes(of), **config, "ITEMSIZE": 2}
     rooms = {}
     for operand in plan.operands:
         given = arrays.get(operand.name)
@@ -169,7 +176,7 @@ def specialized(of: Problem, config, inputs: str, change=lambda kernel: kernel):
     names = launch.names(plan, views, 132)
     assert launch.unmet(plan, names) is None
     addresses = {name: view.address for name, view in views.items()}
-    assert hopper.run(change(plan.kernels[0]), names, addresses, scalars, blocks=2) is None
+    assert hopper.run(change(plan.kernels[0]), names, addresses, scalars, blocks) is None
     (block,) = Reference(op, of, arrays, scalars).blocks()
     for name, want in block.expected.items():
         agrees(name, rooms[name], want, block.allowed[name])

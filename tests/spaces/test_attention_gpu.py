@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import cache
 
@@ -23,11 +24,13 @@ PROBLEMS = [
     ("1x2x200x330x64", "bfloat16", {"causal": "bottom-right"}),
     ("2x3x130x67x128", "float16", {"lse": "yes"}),
     ("1x8x1x1000x128", "bfloat16", {"kv_heads": 2}),
+    ("2x8x3x700x64x128", "float16", {"kv_heads": 2, "causal": "bottom-right", "lse": "yes"}),
     ("1x2x77x131x40x72", "bfloat16", {"layout": "bshd", "causal": "top-left"}),
     ("1x1x64x64x256", "bfloat16", {}),
     ("1x2x65x65x32", "float32", {"causal": "bottom-right"}),
 ]
 ONE_PASS = ("attention_async", "attention_async_slabs+combine", "attention_specialized")
+FEW = ("attention_direct", "attention_direct_slabs+state_combine", "attention_direct_cluster")  # for few rows
 CONFIGS = 3  # of each variant
 
 
@@ -42,12 +45,14 @@ def test_variants_of_one_pass_and_some_of_three_kernels_pass_the_gates(gpu, shap
     op = registry.op(problem.op)
     sizes = {**op.sizes(problem), "ITEMSIZE": itemsize(dtype), "THREADS": int(gpu.facts["threads"])}
     variants = derived(problem).variants
-    chosen = [v for v in variants if v.name in ONE_PASS] + random.Random(0).sample(variants, 6)
+    few = math.prod(problem.shape[2:-3]) <= 64 and max(problem.shape[-2:]) <= 128
+    names = (*ONE_PASS, *(FEW if few else ()))
+    chosen = [v for v in variants if v.name in names] + random.Random(0).sample(variants, 6)
     passed = set()
     with open_bench(op, problem, gpu, backend, run_timeout_s=20) as bench:
         for number, variant in enumerate(chosen):
             space = FeasibleSpace(variant.params, variant.constraints, gpu, sizes)
-            for seed in range(CONFIGS if variant.name in ONE_PASS else 1):
+            for seed in range(CONFIGS if variant.name in names else 1):
                 config = space.sample(random.Random(100 * number + seed))
                 if config is None:
                     continue
@@ -63,7 +68,7 @@ def test_variants_of_one_pass_and_some_of_three_kernels_pass_the_gates(gpu, shap
                     refusal.add_note(f"{variant.name} {config}")
                     raise
                 passed.add(variant.name)
-    wanted = set(ONE_PASS) if dtype != "float32" else set()
+    wanted = set(names) if dtype != "float32" else set()
     assert wanted <= passed and len(passed) > len(wanted)
 
 

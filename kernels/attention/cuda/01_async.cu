@@ -27,76 +27,64 @@ static_assert(BM % WM == 0 && WM % 16 == 0 && BK % (16 * SLICES) == 0, "tiles of
 static_assert(BD % 16 == 0 && BE % 16 == 0, "depth and columns of whole products");
 static_assert(sizeof(KS_TYPE_Q) == 2 && sizeof(KS_TYPE_K) == 2 && sizeof(KS_TYPE_V) == 2, "operands of two bytes");
 
-// Rows of an operand, `Wide` elements each, of which `have` rows of `across` elements exist; the rest become zeros.
-// `start(row)` is the address of a row, whose elements are `along` apart; where `wide`, pieces of 16 bytes lie together
-// and aligned.
-template <int Rows, int Wide, class T, class Start>
-KS_DEVICE void ks_fill(
-    ks_shared_t to, uint8_t *there, int have, int across, bool wide, int64_t along, Start start
+// A tile of an operand: Rows rows of `Wide` elements, of which `have` rows of `across` elements exist; the rest become
+// zeros. Where `wide`, pieces of 16 bytes lie together and aligned; a thread then goes down a column of pieces by a
+// constant step, and all its copies are asked for one after the other.
+template <int Rows, int Wide, class T>
+KS_DEVICE void ks_fill_rows(
+    ks_shared_t to, uint8_t *there, int have, int across, bool wide, int64_t along, const T *first, int64_t pitch
 ) {
-    constexpr int pieces = Wide / 8;
-    for (int p = threadIdx.x; p < Rows * pieces; p += THREADS) {
+    constexpr int pieces = Wide / 8, all = Rows * pieces;
+    if (wide && THREADS % pieces == 0) {
+        constexpr int step = ks_max(THREADS / pieces, 1), turns = (Rows + step - 1) / step;
+        const int row = threadIdx.x / pieces, column = threadIdx.x % pieces;
+        const int bytes = ks_max(0, ks_min(16, 2 * (across - 8 * column)));
+        const T *from = first + row * pitch + 8 * column;
+#pragma unroll
+        for (int k = 0; k < turns; k++) {
+            const int r = row + k * step;
+            const bool there = r < have && bytes > 0;
+            if (Rows % step == 0 || r < Rows)
+                ks_copy_async<16>(to + ks_place<pieces>(r, column), there ? from : first, there ? bytes : 0);
+            from += step * pitch;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int p = threadIdx.x; p < all; p += THREADS) {
         const int row = p / pieces, column = p % pieces * 8, place = ks_place<pieces>(row, p % pieces);
         const int count = row < have ? ks_max(0, ks_min(8, across - column)) : 0;
-        const T *from = start(count ? row : 0) + (count ? column * along : 0);
-        if (wide)
+        const T *from = count ? first + row * pitch + column * along : first;
+        if (wide) {
             ks_copy_async<16>(to + place, from, 2 * count);
-        else
+        } else {
+#pragma unroll 1
             for (int e = 0; e < 8; e++)
                 reinterpret_cast<T *>(there + place)[e] = e < count ? from[e * along] : ks_from_acc<T>(0);
+        }
     }
 }
 
-// The sums of all warps that share rows, in the order of the warps: m, l and o become those of all keys.
-template <class Sums>
-KS_DEVICE void ks_put_together(uint8_t *memory, const ks_sharpness &by, int down, int slice, Sums &sums) {
-    float *ms = reinterpret_cast<float *>(memory), *ls = ms + BM * SLICES, *os = ls + BM * SLICES;
-    const int lane = threadIdx.x % 32;
-    __syncthreads();  // nothing reads keys and values any more
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (lane % 4 == 0) {
-                const int row = down * WM + r * 16 + lane / 4 + 8 * h;
-                ms[row * SLICES + slice] = sums.m[r][h], ls[row * SLICES + slice] = sums.l[r][h];
-            }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = down * WM + r * 16 + lane / 4 + 8 * h;
-            float most = -KS_INFINITY, all = 0;
-            for (int s = 0; s < SLICES; s++) most = fmaxf(most, ms[row * SLICES + s]);
-            const float shift = by.shift(most);
-            for (int s = 0; s < SLICES; s++)
-                all += ls[row * SLICES + s] * ks_ex2_flushed(ms[row * SLICES + s] * by.sharp - shift);
-            const float less = ks_ex2_flushed(sums.m[r][h] * by.sharp - shift);
-            sums.m[r][h] = most, sums.l[r][h] = all;
-#pragma unroll
-            for (int n = 0; n < BE / 8; n++)
-                *reinterpret_cast<float2 *>(os + (slice * BM + row) * BE + 8 * n + 2 * (lane % 4)) =
-                    make_float2(sums.o[r][n][2 * h] * less, sums.o[r][n][2 * h + 1] * less);
+// The queries, whose rows are several axes: an address of its own for each piece.
+template <class Start>
+KS_DEVICE void ks_fill_queries(
+    ks_shared_t to, uint8_t *there, int have, int across, bool wide, int64_t along, Start start
+) {
+    constexpr int pieces = BD / 8;
+    typedef KS_TYPE_Q T;
+#pragma unroll 1
+    for (int p = threadIdx.x; p < BM * pieces; p += THREADS) {
+        const int row = p / pieces, column = p % pieces * 8, place = ks_place<pieces>(row, p % pieces);
+        const int count = row < have ? ks_max(0, ks_min(8, across - column)) : 0;
+        const T *from = start(count ? row : 0) + (count ? column * along : 0);
+        if (wide) {
+            ks_copy_async<16>(to + place, from, 2 * count);
+        } else {
+#pragma unroll 1
+            for (int e = 0; e < 8; e++)
+                reinterpret_cast<T *>(there + place)[e] = e < count ? from[e * along] : ks_from_acc<T>(0);
         }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = down * WM + r * 16 + lane / 4 + 8 * h;
-#pragma unroll
-            for (int n = 0; n < BE / 8; n++) {
-                if (n % SLICES != slice) continue;  // each warp finishes some of the columns
-                float2 all = make_float2(0, 0);
-                for (int s = 0; s < SLICES; s++) {
-                    const float2 part =
-                        *reinterpret_cast<const float2 *>(os + (s * BM + row) * BE + 8 * n + 2 * (lane % 4));
-                    all.x += part.x, all.y += part.y;
-                }
-                sums.o[r][n][2 * h] = all.x, sums.o[r][n][2 * h + 1] = all.y;
-            }
-        }
+    }
 }
 
 // Of a warp: sums in the layout of mma.cuh, and for each thread its two rows of each 16.
@@ -104,16 +92,67 @@ struct ks_sums {
     float o[TILES][BE / 8][4], m[TILES][2], l[TILES][2];
 };
 
+// The sums of all warps that share rows, in the order of the warps, become those of all keys: 8 neighbouring columns of a
+// row by a thread, whose place in memory is computed once for all of them.
+KS_DEVICE void ks_put_together(
+    const ks_args &x, ks_at at, uint8_t *memory, const ks_sharpness &by, int rows, int columns, int down, int slice,
+    const ks_sums &sums
+) {
+    float *ms = reinterpret_cast<float *>(memory), *ls = ms + BM * SLICES, *os = ls + BM * SLICES;
+    const int lane = threadIdx.x % 32;
+    const int64_t first = at.M;
+    __syncthreads();  // nothing reads keys and values any more
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = down * WM + r * 16 + lane / 4 + 8 * h;
+            if (lane % 4 == 0) ms[row * SLICES + slice] = sums.m[r][h], ls[row * SLICES + slice] = sums.l[r][h];
+#pragma unroll
+            for (int n = 0; n < BE / 8; n++)
+                *reinterpret_cast<float2 *>(os + (slice * BM + row) * BE + 8 * n + 2 * (lane % 4)) =
+                    make_float2(sums.o[r][n][2 * h], sums.o[r][n][2 * h + 1]);
+        }
+    __syncthreads();
+#pragma unroll 1
+    for (int p = threadIdx.x; p < rows * (BE / 8); p += THREADS) {
+        const int row = p / (BE / 8);
+        at.M = first + row, at.N = p % (BE / 8) * 8;
+        if (at.N >= columns) continue;
+        ks_fields f[8];
+        float most = -KS_INFINITY, all = 0, o[8] = {};
+#pragma unroll
+        for (int s = 0; s < SLICES; s++) most = fmaxf(most, ms[row * SLICES + s]);
+        const float shift = by.shift(most);
+#pragma unroll
+        for (int s = 0; s < SLICES; s++) {
+            const float less = ks_ex2_flushed(ms[row * SLICES + s] * by.sharp - shift);
+            all = fmaf(ls[row * SLICES + s], less, all);
+            const float4 *part = reinterpret_cast<const float4 *>(os + (s * BM + row) * BE + at.N);
+#pragma unroll
+            for (int e = 0; e < 8; e += 4) {
+                const float4 v = part[e / 4];
+                o[e] = fmaf(v.x, less, o[e]), o[e + 1] = fmaf(v.y, less, o[e + 1]);
+                o[e + 2] = fmaf(v.z, less, o[e + 2]), o[e + 3] = fmaf(v.w, less, o[e + 3]);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++) f[e].m = by.score(most), f[e].l = all, f[e].o = o[e];
+        ks_put_N<8>(x, at, ks_min(8, columns - int(at.N)), f);
+        if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __grid_constant__ ks_args x) {
     extern __shared__ __align__(128) uint8_t memory[];
     ks_allow_next_launch();
     const ks_shared_t shared = ks_shared(memory), stages = shared + Q_BYTES;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, down = warp % DOWN, slice = warp / DOWN;
-    const int blocks = int(ks_ceil<int64_t>(ks_extent_M(x), BM));
+    const unsigned blocks = unsigned(ks_ceil<int64_t>(ks_extent_M(x), BM)), batches = unsigned(ks_extent_B(x));
     ks_at i;
-    i.M = int64_t(blocks - 1 - int(blockIdx.x % blocks)) * BM;  // rows that see most begin first
-    i.B = blockIdx.x / blocks % ks_extent_B(x);
-    i.S = blockIdx.x / blocks / ks_extent_B(x);
+    i.M = int64_t(blocks - 1 - blockIdx.x % blocks) * BM;  // rows that see most begin first
+    i.B = blockIdx.x / blocks % batches;
+    i.S = blockIdx.x / blocks / batches;
     const int rows = int(ks_min(ks_extent_M(x) - i.M, int64_t(BM)));
     ks_at high = i;
     high.M += rows - 1;
@@ -125,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __gr
     ks_wait_for_earlier_launch();
     const int depth = int(ks_extent_D(x)), columns = int(ks_extent_N(x));
     const bool wide_q = ks_wide_Q(x), wide_k = ks_wide_K(x), wide_v = ks_wide_V(x);
-    ks_fill<BM, BD, KS_TYPE_Q>(shared, memory, rows, depth, wide_q, ks_step_Q_D(x), [&](int row) {
+    ks_fill_queries(shared, memory, rows, depth, wide_q, ks_step_Q_D(x), [&](int row) {
         ks_at at = i;
         at.M += row;
         return ks_at_Q(x, at);
@@ -140,10 +179,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __gr
             const int to = tile % STAGES * STAGE_BYTES;
             const int64_t from = first + int64_t(tile) * BK;
             const int have = int(ks_min(last - from, int64_t(BK)));
-            ks_fill<BK, BD, KS_TYPE_K>(stages + to, memory + Q_BYTES + to, have, depth, wide_k, ks_step_K_D(x),
-                                       [&](int row) { return keys_at + (from + row) * step_k; });
-            ks_fill<BK, BE, KS_TYPE_V>(stages + to + K_BYTES, memory + Q_BYTES + to + K_BYTES, have, columns, wide_v,
-                                       ks_step_V_N(x), [&](int row) { return values_at + (from + row) * step_v; });
+            ks_fill_rows<BK, BD>(stages + to, memory + Q_BYTES + to, have, depth, wide_k, ks_step_K_D(x),
+                                 keys_at + from * step_k, step_k);
+            ks_fill_rows<BK, BE>(stages + to + K_BYTES, memory + Q_BYTES + to + K_BYTES, have, columns, wide_v,
+                                 ks_step_V_N(x), values_at + from * step_v, step_v);
         }
         ks_copy_commit();
     };
@@ -271,7 +310,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __gr
     for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) sums.l[r][h] = ks_row_sum(sums.l[r][h]);
-    if constexpr (SLICES > 1) ks_put_together(memory + Q_BYTES, by, down, slice, sums);
+    if constexpr (SLICES > 1) {
+        ks_put_together(x, i, memory + Q_BYTES, by, rows, columns, down, slice, sums);
+        return;
+    }
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -284,12 +326,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_async(const __gr
             const ks_row row = ks_row_of(x, at);
 #pragma unroll
             for (int n = 0; n < BE / 8; n++) {
-                if (n % SLICES != slice) continue;
                 at.N = 8 * n + 2 * (lane % 4);
                 f[0].o = sums.o[r][n][2 * h], f[1].o = sums.o[r][n][2 * h + 1];
                 if (at.N < columns) ks_put_N<2>(x, row, at, ks_min(2, columns - int(at.N)), f);
             }
             at.N = 0;
-            if (KS_STATES && slice == 0 && lane % 4 == 0) ks_state(x, at, f[0]);
+            if (KS_STATES && lane % 4 == 0) ks_state(x, at, f[0]);
         }
 }

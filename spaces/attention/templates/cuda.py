@@ -27,7 +27,7 @@ EXPONENTIALS = 16  # that a multiprocessor computes in a clock
 REGISTERS = 48  # of a thread, beside sums, scores and queries
 
 
-def _least(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
+def least(param: Param, size: str) -> Callable[[Config, Device, Sizes], bool]:
     """The narrowest that holds the whole size."""
 
     def holds(c: Config, d: Device, s: Sizes) -> bool:
@@ -41,8 +41,8 @@ def _tiles(rows: Param, keys: Param, depth: Param, columns: Param) -> tuple[Cons
     """What tiles of every kernel on tensor cores keep to."""
     return (
         Constraint("tensor cores take 16-bit operands here", lambda c, d, s: s["ITEMSIZE"] == 2),
-        Constraint("BD is not the narrowest that holds the inner depth", _least(depth, "D")),
-        Constraint("BE is not the narrowest that holds the columns", _least(columns, "N")),
+        Constraint("BD is not the narrowest that holds the inner depth", least(depth, "D")),
+        Constraint("BE is not the narrowest that holds the columns", least(columns, "N")),
         Constraint("BM is larger than the rows need", covers(rows, "M")),
         Constraint("BK is larger than the keys need", covers(keys, "K")),
     )

@@ -26,7 +26,7 @@ from kernsearch.sizes import evaluate
 
 HERE = Path(__file__).parent
 # headers that cuda_on_host.h takes the place of
-STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh", "mma.cuh", "units.cuh")
+STOOD_FOR = ("shared.cuh", "async_copy.cuh", "copy_at.cuh", "direct.cuh", "mma.cuh", "units.cuh")
 _FOLDER = Path(tempfile.mkdtemp(prefix="host-cuda-"))
 _RUN = """
 static const ks_args *host_arguments;

@@ -1,6 +1,6 @@
 // Hopper kernels on the host: clusters of blocks one after the other, every thread of a cluster a fiber. Stands for
-// mbarrier.cuh, bulk.cuh, bulk_axes.cuh, cluster.cuh, registers.cuh, turns.cuh, wgmma.cuh, wgmma_registers.cuh and
-// stmatrix.cuh.
+// mbarrier.cuh, bulk.cuh, bulk_axes.cuh, cluster.cuh, cluster_words.cuh, registers.cuh, turns.cuh, wgmma.cuh,
+// wgmma_registers.cuh, stmatrix.cuh, and mma.cuh and direct.cuh without what they load from shared memory.
 //
 // What the device does by itself happens late here: a copy lands, and a store or a product reads shared memory, no
 // sooner than something waits for it or nothing else can go on. So a stage that is given back too early, or a piece that
@@ -58,7 +58,7 @@ struct Block {
     uint3 index;
 };
 struct Warp {
-    unsigned v[32][4], to[32];
+    unsigned v[32][4], to[32], b[32][2];
     float number[32];
     const unsigned *left[32];
 };
@@ -192,6 +192,17 @@ static void ks_barrier_wait(unsigned barrier, unsigned parity) {
     wait_until([&] { return (b.phase & 1) != parity; });
 }
 static void ks_barrier_wait_cluster(unsigned barrier, unsigned parity) { ks_barrier_wait(barrier, parity); }
+
+// A store to another block lands when it may, as a copy does.
+static void ks_cluster_send(unsigned address, unsigned barrier, unsigned rank, float4 v) {
+    if (rank >= blocks.size()) fail("no block of this rank");
+    if (address % 16) fail("16 bytes that are not aligned");
+    landing.push_back([=] {
+        memcpy(blocks[rank].shared.data() + address - SHARED_AT, &v, 16);
+        Barrier &b = barrier_at(barrier, rank);
+        b.bytes -= 16, settle(b);
+    });
+}
 
 // -- copies: a map is written by the test
 
@@ -378,6 +389,39 @@ static void store_matrices(unsigned to, const unsigned (&v)[4], bool turned) {
 }
 static void ks_store_matrices(unsigned to, const unsigned (&v)[4]) { store_matrices(to, v, false); }
 static void ks_store_matrices_transposed(unsigned to, const unsigned (&v)[4]) { store_matrices(to, v, true); }
+
+// -- products of a warp
+
+static unsigned ks_turn(unsigned word) {
+    Warp &w = warps[current / 32];
+    const unsigned lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2, shift = row % 2 * 16;
+    w.v[lane][0] = word;
+    __syncwarp();
+    const unsigned low = w.v[pair * 4 + row / 2][0] >> shift, high = w.v[(pair + 1) * 4 + row / 2][0] >> shift;
+    __syncwarp();
+    return (low & 0xFFFF) | high << 16;
+}
+template <class T> static float half_of(unsigned word, int half) {
+    const uint16_t bits = uint16_t(word >> (16 * half));
+    T v;
+    memcpy(static_cast<void *>(&v), &bits, 2);
+    return float(v);
+}
+template <class T> static void ks_multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    Warp &w = warps[current / 32];
+    const int lane = threadIdx.x % 32;
+    memcpy(w.v[lane], a, 16);
+    w.b[lane][0] = b0, w.b[lane][1] = b1;
+    __syncwarp();
+    for (int e = 0; e < 4; e++) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        for (int k = 0; k < 16; k++) {
+            const unsigned left = w.v[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8];
+            d[e] += half_of<T>(left, k % 2) * half_of<T>(w.b[column * 4 + k % 8 / 2][k / 8], k % 2);
+        }
+    }
+    __syncwarp();
+}
 
 // -- running
 

@@ -63,6 +63,15 @@ static void ks_multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
     }
 }
 
+static uint32_t ks_turn(uint32_t word) {
+    Brought mine;
+    mine.a[0] = word;
+    const Brought *all = meet(mine);
+    const unsigned row = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2, shift = row % 2 * 16;
+    const uint32_t low = all[pair * 4 + row / 2].a[0] >> shift, high = all[(pair + 1) * 4 + row / 2].a[0] >> shift;
+    return (low & 0xFFFF) | high << 16;
+}
+
 template <class T>
 static T __ldg(const T *p) {
     if (uintptr_t(p) % sizeof(T)) abort();

@@ -1,0 +1,76 @@
+"""Attention of few rows, keys and values straight to registers: by the blocks of a cluster, and broken twins."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from test_cuda_attention import DIRECT, INPUTS, problem, specialized
+
+from kernsearch import sources
+from kernsearch.errors import Rejected
+
+NAME, EVERY = "attention_direct_cluster", 1 << 20
+PAIR = {**DIRECT, "SPLIT": 2}
+FOUR = {**DIRECT, "SPLIT": 4, "SLICES": 4, "BK": 128, "BM": 16}
+EIGHT = {**DIRECT, "SPLIT": 8, "BE": 128, "BD": 128}
+CLUSTERS = {"pair": PAIR, "four of 32 keys a warp": FOUR, "eight": EIGHT}
+
+
+def clustered(of, config, inputs, change=lambda kernel: kernel):
+    specialized(of, config, inputs, change, name=NAME, blocks=EVERY)
+
+
+@pytest.mark.parametrize("shape", ["1x2x1x520x64", "2x1x5x131x24x18", "1x1x19x20x32", "1x1x1x65x8"])
+@pytest.mark.parametrize("causal", ["none", "bottom-right", "top-left"])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_blocks_of_a_cluster_share_keys_and_outputs(name, shape, causal):
+    clustered(problem(shape, causal=causal), CLUSTERS[name], "normal")
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_a_cluster_takes_awkward_inputs(inputs):
+    clustered(problem("1x1x7x290x64", causal="bottom-right", lse="yes"), PAIR, inputs)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_heads_of_a_group_are_rows_of_one_product(layout):
+    clustered(problem("2x12x1x150x64", "float16", kv_heads=2, layout=layout, lse="yes"), PAIR, "normal")
+
+
+def test_a_block_without_outputs_of_its_own_still_helps():
+    """Three rows of eight: of eight blocks the last five finish nothing."""
+    clustered(problem("1x3x1x600x128", kv_heads=1), EIGHT, "normal")
+
+
+TWINS = {
+    "sums are not rescaled": {"sums.o[r][n][e] *= less, sums.o[r][n][2 + e] *= less;": ";"},
+    "the normalizer is not rescaled": {"fmaf(sums.l[r][e], less, sum)": "sums.l[r][e] + sum"},
+    "slabs are not carried to the common maximum": {"o[0] = fmaf(part.x, weight, o[0])": "o[0] += part.x"},
+    "weights are not turned": {"ks_turn(ks_pair(": "(ks_pair("},
+    "padding is counted": {"const bool cut = from + OWN > range.whole;": "const bool cut = false;"},
+    "top-left for bottom-right": {"(x.e_k) - (x.e_q)": "0"},
+    "keys of the step before": {"if (step + 1 < steps) load_keys(step + 1);": ""},
+    "values of the step before": {"if (step + 1 < steps) load_values(step + 1);": ""},
+    "keys of another slab": {"ks_at_K(x, i) + range.first * step_k": "ks_at_K(x, i)"},
+    "one warp sends too little": {"ks_send(place + 4, barrier": "if (sender != 1) ks_send(place + 4, barrier"},
+    "who ends before what it is sent": {"    ks_barrier_wait(barrier, 0);": ""},
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_broken_twin_does_not_pass(name, tmp_path):
+    def change(kernel):
+        path = sources.path_of(kernel.source)
+        for header in path.parent.glob("*.cuh"):
+            (tmp_path / header.name).write_text(header.read_text())
+        header, text = kernel.header, path.read_text()
+        for old, new in TWINS[name].items():
+            assert old in header + text
+            header, text = header.replace(old, new), text.replace(old, new)
+        (tmp_path / path.name).write_text(text)
+        return msgspec.structs.replace(kernel, header=header, source=str(tmp_path / path.name))
+
+    of = problem("1x1x7x290x64", causal="bottom-right")
+    with pytest.raises((AssertionError, Rejected)):
+        for inputs in ("normal", "climbing"):
+            clustered(of, PAIR, inputs, change)
