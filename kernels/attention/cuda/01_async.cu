@@ -138,7 +138,7 @@ KS_DEVICE void ks_put_together(
         }
 #pragma unroll
         for (int e = 0; e < 8; e++) f[e].m = by.score(most), f[e].l = all, f[e].o = o[e];
-        ks_put_N<8>(x, at, ks_min(8, columns - int(at.N)), f);
+        ks_put_N<8>(x, ks_row_of(x, at), at, ks_min(8, columns - int(at.N)), f);
         if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
     }
 }

@@ -18,6 +18,10 @@
 // Edges     any extents, 1 and more; any strides: where pieces are no whole 16 bytes, elements are read one by one
 #include "ks_generated.h"
 
+#ifndef KS_CLUSTERED
+#define KS_CLUSTERED 0
+#endif
+
 #include "direct.cuh"
 #include "mma.cuh"
 #include "state.cuh"
@@ -293,14 +297,24 @@ KS_DEVICE constexpr int ks_sharing(int threads) {
     return lanes;
 }
 
-// This block's share of the outputs, from what all warps have sent.
+// This block's share of the outputs, from what all warps have sent. Where they go is found before that has come.
 KS_DEVICE void ks_finish(
-    const ks_args &x, ks_at at, const ks_room &room, const ks_sharpness &by, int rank, int rows, int columns
+    const ks_args &x, ks_at at, const ks_room &room, const ks_sharpness &by, unsigned barrier, int rank, int rows,
+    int columns
 ) {
     constexpr int across = SENDERS < 32 ? SENDERS : 32, beside = 32 / across;  // lanes of a row; rows of a warp
     constexpr int turns = (SHARE + BE - 1) / BE + (SHARE < BE || SHARE % BE ? 1 : 0);  // rows of a share, at most
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, low = rank * SHARE / BE;
+    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4, pieces = SHARE / wide;  // columns of a lane
+    constexpr int together = ks_sharing(THREADS / pieces), own = 32 / together;  // lanes of a piece; pieces of a warp
     const int64_t first = at.M;
+    at.M = first + ks_min((rank * SHARE + wide * (slice * own + lane % own)) / BE, rows - 1);
+    ks_row place = ks_row_of(x, at);
+#if KS_CLUSTERED
+    ks_barrier_wait(barrier, 0);
+#else
+    __syncthreads();
+#endif
 #pragma unroll
     for (int n = 0; n < (turns + beside * SLICES - 1) / (beside * SLICES); n++) {
         const int row = low + (n * SLICES + slice) * beside + lane / across, kept = ks_min(row, BM - 1);
@@ -322,8 +336,6 @@ KS_DEVICE void ks_finish(
         if (row == kept && lane % across == 0) room.totals[row] = make_float2(by.score(most), sum);
     }
     __syncthreads();
-    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4, pieces = SHARE / wide;  // columns of a lane
-    constexpr int together = ks_sharing(THREADS / pieces), own = 32 / together;  // lanes of a piece; pieces of a warp
 #pragma unroll 1
     for (int base = 0; base < pieces; base += SLICES * own) {
         const int piece = base + slice * own + lane % own, element = rank * SHARE + wide * piece;
@@ -351,7 +363,8 @@ KS_DEVICE void ks_finish(
         ks_fields f[wide];
 #pragma unroll
         for (int e = 0; e < wide; e++) f[e].m = room.totals[row].x, f[e].l = room.totals[row].y, f[e].o = o[e];
-        ks_put_N<wide>(x, at, ks_min(wide, columns - int(at.N)), f);
+        if (base > 0) place = ks_row_of(x, at);
+        ks_put_N<wide>(x, place, at, ks_min(wide, columns - int(at.N)), f);
         if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
     }
 }
@@ -439,11 +452,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int gap = 4; gap < 32; gap *= 2) sums.l[r][e] += __shfl_xor_sync(0xFFFFFFFF, sums.l[r][e], gap);
     ks_send_sums(room, barrier, rank, rows, sums);
-#if KS_CLUSTERED
-    if (ks_share_of(rank, rows) == 0) return;  // nothing is sent here
-    ks_barrier_wait(barrier, 0);
-#else
-    __syncthreads();
-#endif
-    ks_finish(x, i, room, by, rank, rows, columns);
+    if (KS_CLUSTERED && ks_share_of(rank, rows) == 0) return;  // nothing is sent here
+    ks_finish(x, i, room, by, barrier, rank, rows, columns);
 }
