@@ -230,6 +230,24 @@ def test_plans_of_defaults_compile(of, tmp_path, monkeypatch):
             assert backend.compile(kernel, where, timeout_s=200).path.is_file()
 
 
+@pytest.mark.parametrize("op", ["attention", "grouped_attention"])
+@pytest.mark.parametrize("of", [of for of in CUDA if of.arch != "sm_75"], ids=lambda of: of.arch)
+def test_every_config_of_attention_that_is_a_default_compiles(op, of, tmp_path, monkeypatch):
+    """Registers decide, which the space foresees by a rule only; options and dtypes are drawn."""
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    backend, where = backends.get("cuda"), of.device()
+    try:
+        backend.toolchain(where)
+    except CompilerError as error:
+        pytest.skip(str(error))
+    every = found(op, of)
+    drawn = {(r.variant, tuple(sorted(r.config.items()))): r for r in random.Random(of.arch).sample(every, len(every))}
+    kernels = [k for r in drawn.values() for k in r.plan.kernels if k.source.startswith("attention/")]
+    assert kernels
+    for kernel in kernels:
+        assert backend.compile(kernel, where, timeout_s=200).path.is_file()
+
+
 @pytest.mark.parametrize("arch", [DEVICE.arch, "any"])
 @pytest.mark.parametrize("epilogue", ["none", "bias,gelu,residual"])
 def test_defaults_pass_the_gates(arch, epilogue, tmp_path, monkeypatch):
