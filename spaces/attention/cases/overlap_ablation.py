@@ -19,8 +19,8 @@ STEPS = (
     ("three stages of 112 keys instead of two", TWO, THREE),
 )
 HIDDEN = (
-    "the model takes products and exponentials for two pipes that run side by side in any order, so that an order says "
-    "nothing to it"
+    "the model lets turns hide a fixed share of the exponentials; here each consumer's own exponentials run beside its "
+    "products, and waiting for a turn costs more than it adds"
 )
 
 
