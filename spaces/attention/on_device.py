@@ -12,8 +12,9 @@ from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.launch import ArrayView, itemsize
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.device import DevicePlan, view_on
-from kernsearch.runtime.libraries import Library
+from kernsearch.runtime.again import Asked
+from kernsearch.runtime.device import Bound, DevicePlan, view_on
+from kernsearch.runtime.libraries import BY_TYPE, Library
 from kernsearch.runtime.strides import overlap
 from kernsearch.runtime.views import span
 
@@ -21,12 +22,17 @@ from . import DTYPES
 from .shapes import Part, offset_of, parts, problem_of, scale_of, sizes
 
 Views = dict[str, ArrayView]
+SOURCES = {"Q": 0, "K": 1, "V": 2}  # which argument an operand is
 
 
 def call(
     q: Any, k: Any, v: Any, causal: Any, scale: float | None, query_offset: Any, return_lse: bool, out: Any
 ) -> Any:
     """As `public.attention`, when one of the arrays is on a device."""
+    native = None if return_lse else BY_TYPE.get(type(q))
+    asked = Asked(native, (q, k, v), out, "attention", type(causal), causal, scale, query_offset)
+    if (done := asked.again()) is not None:
+        return done
     home = libraries.of(q)
     if home is None:
         raise ArrayError("q is in host memory, another array is not: want all in one place")
@@ -51,14 +57,14 @@ def call(
     if lse is not None:
         views["L"], _ = view_on("lse", lse, device)
     if math.prod(shape[:-1]):
-        _attend(views, result, lse, list(parts(queries, keys, offset)), factor, dtype, home, like, device)
+        _attend(views, result, lse, list(parts(queries, keys, offset)), factor, dtype, home, like, device, asked)
     given = home.given(result, q) if out is None else out
     return (given, home.given(lse, q)) if return_lse else given
 
 
 def _attend(
     views: Views, result: Any, lse: Any, several: Sequence[Part], scale: float, dtype: str, home: Library, like: Any,
-    device: int,
+    device: int, asked: Asked,
 ) -> None:  # fmt: skip
     """All parts; more than one of them read what an output could overlap, so the result is copied in at last. Arrays
     without a dim get one of zeros: all scores are 0, or nothing but lse is asked for."""
@@ -74,7 +80,9 @@ def _attend(
         views["O"] = view_on("out", target, device)[0]
     for part in several:
         if part.keys:
-            _run(_cut(views, part), part.causal, scale, dtype, home, device)
+            ran = _run(_cut(views, part), part.causal, scale, dtype, home, device)
+            if len(several) == 1 and not kept and target is result:
+                asked.learn(*ran, SOURCES, tuple(result.shape), result)
             continue
         target[:, :, part.first : part.last] = 0
         if lse is not None:
@@ -118,8 +126,10 @@ def _cut(views: Views, part: Part) -> Views:
     return found
 
 
-def _run(views: Views, causal: bool, scale: float, dtype: str, library: Library, device: int) -> None:
-    """One plan."""
+def _run(
+    views: Views, causal: bool, scale: float, dtype: str, library: Library, device: int
+) -> tuple[DevicePlan, Bound | None, list[ArrayView], tuple[float, ...]]:
+    """One plan; how it went, as `Asked.learn` wants it."""
     shapes = (views["Q"].shape, views["K"].shape, views["V"].shape)
     of = problem_of(shapes, views["Q"].strides, dtype, "cuda", causal, "L" in views)
     plan = cast(DevicePlan, runtime.load_problem(of.problem, runtime.device_of(f"cuda:{device}")))
@@ -133,4 +143,5 @@ def _run(views: Views, causal: bool, scale: float, dtype: str, library: Library,
         order = [of.axes[operand.name].index(axis) for axis in operand.axes]
         view = replace(view, shape=tuple(shape[i] for i in order), strides=tuple(strides[i] for i in order))
         placed.append(view)
-    plan.launch(placed, (scale,) * len(plan.plan.scalars), library)
+    scalars = (scale,) * len(plan.plan.scalars)
+    return plan, plan.launch(placed, scalars, library), placed, scalars

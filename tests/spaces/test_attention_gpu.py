@@ -132,6 +132,23 @@ def test_outputs_may_be_given_and_may_be_an_input(gpu):
         np.testing.assert_allclose(there[0].get(), want, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_call_like_an_earlier_one_looks_at_its_own_arrays(gpu, causal):
+    import cupy
+
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        q, k, v = (rng.standard_normal((1, 4, 64, 32)).astype(np.float16) for _ in range(3))
+        want, _ = dense(q, k, v, 0 if causal else None)
+        there = [cupy.asarray(x) for x in (q, k, v)]
+        np.testing.assert_allclose(ks.attention(*there, causal=causal).get(), want, rtol=2e-3, atol=2e-3)
+        out = cupy.empty_like(there[0])
+        assert ks.attention(*there, causal=causal, out=out) is out
+        np.testing.assert_allclose(out.get(), want, rtol=2e-3, atol=2e-3)
+        ks.attention(*there, causal=causal, out=there[seed])
+        np.testing.assert_allclose(there[seed].get(), want, rtol=2e-3, atol=2e-3)
+
+
 def test_what_does_not_fit_is_said_in_one_line(gpu):
     import cupy
 

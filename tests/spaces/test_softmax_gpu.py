@@ -110,3 +110,23 @@ def test_masks_gradients_and_errors_are_as_on_the_host(gpu):
         ks.softmax(cupy.asarray(x), mask=cupy.asarray(mask).view("uint8"))
     with pytest.raises(DtypeError, match="x is int32"):
         ks.softmax(cupy.asarray(x).astype("int32"))
+
+
+def test_a_call_like_an_earlier_one_looks_at_its_own_arrays(gpu):
+    import cupy
+
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((37, 300)).astype(np.float32)
+        want = np.exp(x.astype(float))
+        want /= want.sum(-1, keepdims=True)
+        there = cupy.asarray(x)
+        np.testing.assert_allclose(ks.softmax(there).get(), want, rtol=5e-6)
+        out = cupy.empty_like(there)
+        assert ks.softmax(there, out=out) is out
+        np.testing.assert_allclose(out.get(), want, rtol=5e-6)
+        room = cupy.zeros((38, 300), np.float32)
+        room[:37] = there
+        ks.softmax(room[:37], out=room[1:])
+        np.testing.assert_allclose(room[1:].get(), want, rtol=5e-6)
+        ks.softmax(there, out=there)
+        np.testing.assert_allclose(there.get(), want, rtol=5e-6)
