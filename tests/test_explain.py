@@ -9,19 +9,27 @@ from typing import Any
 import handmade
 import pytest
 from click.testing import CliRunner
+from command import know_rates
 from msgspec.structs import replace
 
 from kernsearch import backends, registry
 from kernsearch.cli.looking import explain
+from kernsearch.errors import Rejected
+from kernsearch.gates import Bench
 from kernsearch.model import ceilings
 from kernsearch.records import Measured, Record, read
 from kernsearch.records.lookup import shipped_folder
-from kernsearch.report import bounds, searched
+from kernsearch.report import bounds, searched, timed_steps
 from kernsearch.report.explain import explained, explanation
 from kernsearch.report.explained import print_explanation
+from kernsearch.report.setting import here
 from kernsearch.search.study import importances
 
-HOPPER = sorted((shipped_folder() / "cuda-nvidia-h200-sm90a").glob("*.json"))
+SHIPPED = sorted((shipped_folder() / "cuda-nvidia-h200-sm90a").glob("*.json"))
+HOPPER = [path for path in SHIPPED if path.name.startswith("gemm_")]
+EACH = list(
+    {(path.stem.split("_")[0], read(path).variant): path for path in SHIPPED}.values()
+)  # of each op and variant
 WINNER = {"KC": 64, "MC": 32}
 FINALISTS = {"tiled KC=64 MC=32": 1e-3, "tiled KC=32 MC=32": 1.01e-3, "plain": 2e-3}
 
@@ -34,7 +42,7 @@ def record(tmp_path: Path, tie: bool = False, **evidence: Any) -> Record:
     return replace(made, variant="tiled", config=WINNER, tie=tie)
 
 
-@pytest.mark.parametrize("path", HOPPER, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EACH, ids=lambda path: path.stem)
 def test_every_shipped_record_of_a_gpu_is_explained_where_there_is_none(path: Path) -> None:
     kept = read(path)
     told = explained(kept)
@@ -46,6 +54,37 @@ def test_every_shipped_record_of_a_gpu_is_explained_where_there_is_none(path: Pa
     assert [step["rule"] for step in told["steps"][1:-1]] == rules
     assert {"registers", "smem", "waves", "resident_blocks"} <= told["bounds"]["evidence"].keys()
     json.dumps(told)
+
+
+@pytest.mark.timeout(300)
+def test_steps_are_timed_in_turns_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    know_rates(tmp_path)
+    said: list[str] = []
+    plain = explanation("softmax", shape=(16, 300))
+    told = explanation("softmax", shape=(16, 300), measure=2, listener=said.append)
+    assert [step["candidate"] for step in told["steps"]] == [step["candidate"] for step in plain["steps"]]
+    assert all(step["measured_s"] is None for step in plain["steps"])
+    assert all(step["measured_s"] > 0 and step["measured_in"] == "rounds" for step in told["steps"])
+    assert told["steps"][-1]["config"] == plain["steps"][-1]["config"]  # the winner is timed as it is
+    assert "round 9 of 9" in said and any(text.startswith("gates: ") for text in said)
+
+
+def test_a_step_whose_configs_are_refused_says_by_which_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, device = backends.resolve("cpu")
+    setting = here(registry.problem("softmax", (16, 300)), backend, device, measure=False)
+    rows = [{"rule": "textbook", "candidate": name, "config": None} for name in ("row_online", "row_passes")]
+    examine = Bench.examine
+
+    def strict(self: Any, plan: Any, *rest: Any, **how: Any) -> Any:
+        if plan.kernels[0].template == "row_online":
+            raise Rejected("two runs differ", gate="correctness")
+        return examine(self, plan, *rest, **how)
+
+    monkeypatch.setattr(Bench, "examine", strict)
+    timed_steps.take(setting, rows, backend, 1, rounds=2)
+    assert rows[0]["refused"] == {"gate": "correctness", "reason": "two runs differ"} and "measured_s" not in rows[0]
+    assert rows[1]["measured_s"] > 0
 
 
 def test_it_is_read_by_a_person_and_by_a_program() -> None:
@@ -137,7 +176,7 @@ def test_bad_requests_are_one_line() -> None:
     for arguments, says in (
         ([], "want an OP and its --shape, or --from RECORD"),
         (["gemm"], "want an OP and its --shape"),
-        (["gemm", "--from", str(HOPPER[0])], "want neither OP, --shape nor --rank"),
+        (["gemm", "--from", str(HOPPER[0])], "want no OP, --shape, --rank or --measure"),
     ):
         done = run.invoke(explain, arguments)
         assert done.exit_code == 2 and says in done.output

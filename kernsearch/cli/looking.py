@@ -15,6 +15,7 @@ from .common import (
     optional_problem,
     print_json,
     problem_options,
+    progress,
     space_option,
     use_space,
 )
@@ -27,15 +28,23 @@ from .common import (
 @click.option("--from", "recorded", default=None, metavar="RECORD",
               help="Explain a record, also of another device: a path, or a name that `cache list` prints.")  # fmt: skip
 @click.option("--rank", is_flag=True, help="Rank all variants by the model, although there is a record.")
+@click.option(
+    "--measure",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Time N configs of each step's candidate, all of them in turns.",
+)
 @click.option("--html", "page", default=None, metavar="FILE", help="Write it as a page with pictures as well.")
 def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None, rank: bool,
-            page: str | None, **options: Any) -> None:  # fmt: skip
+            measure: int, page: str | None, **options: Any) -> None:  # fmt: skip
     """Show derivation, predictions and measurements, and what bounds the winner.
 
     \b
     kernsearch explain gemm --shape 2304x1544x4096
     kernsearch explain --from gemm_4096x4096x4096_bfloat16_epilogue=none_layout=nn
     kernsearch explain gemm --shape 2304x1544x4096 --html winner.html
+    kernsearch explain softmax --shape 512x4096 --measure 4
     """
     from ..problem import parse_shape
     from ..report.explain import explained, explanation
@@ -44,13 +53,16 @@ def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | 
 
     use_space(space_file)
     if recorded is not None:
-        if op is not None or shape is not None or rank:
-            raise click.UsageError("--from RECORD names the problem; want neither OP, --shape nor --rank beside it")
+        if op is not None or shape is not None or rank or measure:
+            raise click.UsageError(
+                "--from RECORD names the problem; want no OP, --shape, --rank or --measure beside it"
+            )
         told = explained(read_record(recorded))
     else:
         if op is None or shape is None:
             raise click.UsageError("want an OP and its --shape, or --from RECORD")
-        told = explanation(op, shape=parse_shape(shape), rank=rank, **named_options(options))
+        told = explanation(op, shape=parse_shape(shape), rank=rank, measure=measure, listener=progress(as_json),
+                           **named_options(options))  # fmt: skip
     if page is not None:
         from ..report.explain_page import write_page
 

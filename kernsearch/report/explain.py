@@ -6,7 +6,7 @@ that are elsewhere as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import backends, registry
@@ -21,10 +21,12 @@ from .setting import Setting, here, of_record
 
 
 def explanation(
-    op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto", rank: bool = False, **options: Any
-) -> dict[str, Any]:
+    op: str, *, shape: Sequence[int], dtype: str | None = None, device: str = "auto", rank: bool = False,
+    measure: int = 0, listener: Callable[[str], None] = lambda text: None, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
     """What `explain OP --shape …` prints, as plain data: from a record where one serves this problem here, else from
-    the model, whose pick of each variant is ranked then; `rank` ranks them in any case."""
+    the model, whose pick of each variant is ranked then; `rank` ranks them in any case. With `measure` so many configs
+    of each step's candidate are timed in turns (`timed_steps`)."""
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     try:
@@ -32,18 +34,22 @@ def explanation(
     except CacheError:
         hit = None
     record = hit.record if hit is not None and hit.kind in ("exact", "compatible") else None
-    setting = here(problem, backend, where, measure=rank or record is None)
+    setting = here(problem, backend, where, measure=rank or bool(measure) or record is None)
     told = _opening(setting) | {"hit": hit.kind if hit is not None else "none"}
     told["ranked"] = rank or record is None
     if told["ranked"]:
         told["predicted"] = _ranked(setting)
     if record is not None:
-        return _recorded(setting, record) | told
-    if told["predicted"]:
+        told = _recorded(setting, record) | told
+    elif told["predicted"]:
         first = told["predicted"][0]
         chosen = setting.derivation.variant(first["variant"])
         told["steps"] = _steps(setting, chosen, first["config"])
         told["bounds"] = bounds.predicted(setting, setting.predict(chosen, first["config"]))
+    if measure and told.get("steps"):
+        from . import timed_steps
+
+        timed_steps.take(setting, told["steps"], backend, measure, listener=listener)
     return told
 
 
