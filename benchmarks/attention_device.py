@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import attention_figures
-from device_run import SANITIZED_AS, Deadline, json_of, log, out, python, sanitized, table
+from device_figures import in_turn
+from device_run import SANITIZED_AS, Deadline, log, out, sanitized, table
 
 SELF = "benchmarks/attention_device.py"
 SANITIZED = [
@@ -31,16 +32,11 @@ SANITIZED = [
 
 def figures(deadline: Deadline, groups: str, rounds: int | None) -> dict[str, Any]:
     """Each group in a process of its own; what is there when time is over is the table."""
-    found, logs = {}, {}
-    for name in [name for name in groups.split(",") if name] or list(attention_figures.GROUPS):
-        if deadline.left < 20:
-            found[name] = {"error": "no time left"}
-            continue
-        done = python([SELF, "group", json.dumps({"name": name, "rounds": rounds})], deadline.left - 5)
-        text = json_of(done.text)
-        found[name] = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
-        logs[name] = done.text
-    log("attention-table", logs)
+
+    def command(name: str) -> list[str]:
+        return [SELF, "group", json.dumps({"name": name, "rounds": rounds})]
+
+    found = in_turn(deadline, groups, attention_figures.GROUPS, command, "attention-table")
     attention_figures.show(found)
     return found
 

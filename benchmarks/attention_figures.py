@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from device_figures import Row, by_ours, geometric_mean, show_figures
 from device_run import table
 
 CUDNN, FLASH = "torch-cudnn", "torch-flash"
@@ -41,30 +41,20 @@ SHORT = tuple(Workload(f"1x32x1x{keys}x128", {"kv_heads": 4}) for keys in (1024,
 GROUPS: dict[str, tuple[Workload, ...]] = {"long": WORKLOADS, "decode": (*MEMORY_BOUND, *SHORT), "host": ()}
 
 
-class Row(NamedTuple):
-    what: str
-    value: float | None
-    floor: float
-    target: float
-    least: bool = True  # more is better
-
-    @property
-    def verdict(self) -> str:
-        if self.value is None:
-            return "not measured"
-        reached = [self.value >= limit if self.least else self.value <= limit for limit in (self.target, self.floor)]
-        return "target" if reached[0] else "floor" if reached[1] else "BELOW THE FLOOR"
-
-
 def rows(found: Mapping[str, Any]) -> list[Row]:
     """The issue's table, of what the groups have found: peers' time by ours."""
     long = list(zip(WORKLOADS, found.get("long", {}).get("results", ()), strict=False))
-    cudnn = [(workload, ratio) for workload, row in long if (ratio := _ratio(row, CUDNN))]
-    flash = [ratio for _, row in long if (ratio := _ratio(row, FLASH))]
+    cudnn = [(workload, ratio) for workload, row in long if (ratio := by_ours(row, CUDNN))]
+    flash = [ratio for _, row in long if (ratio := by_ours(row, FLASH))]
     decode = [_better(row) for row in found.get("decode", {}).get("results", ())]
     told = [
-        Row(f"against cuDNN, geometric mean of {len(cudnn)}", _mean(r for _, r in cudnn), 0.85, 1.12),
-        Row("against the best of cuDNN, FlashAttention 3 and 4", _mean(r / w.lead for w, r in cudnn), 0.75, 1.02),
+        Row(f"against cuDNN, geometric mean of {len(cudnn)}", geometric_mean(r for _, r in cudnn), 0.85, 1.12),
+        Row(
+            "against the best of cuDNN, FlashAttention 3 and 4",
+            geometric_mean(r / w.lead for w, r in cudnn),
+            0.75,
+            1.02,
+        ),
         Row(f"against torch's Flash, least of {len(flash)}", min(flash, default=None), 1.3, 1.6),
     ]
     for number, workload in enumerate(GROUPS["decode"]):
@@ -82,31 +72,14 @@ def show(found: Mapping[str, Any]) -> None:
         for row in group.get("results", ()):
             ours = row.get("ours", {})
             seconds = ours.get("median_s")
-            ratios = [f"{ratio:.3f}" if (ratio := _ratio(row, peer)) else "-" for peer in (CUDNN, FLASH)]
+            ratios = [f"{ratio:.3f}" if (ratio := by_ours(row, peer)) else "-" for peer in (CUDNN, FLASH)]
             said = "; ".join(told.get("error", "")[:80] for told in row.get("peers", {}).values() if "error" in told)
             how = f"{ours.get('variant', '')} {ours.get('hit', '')}" if ours else row.get("error", "")[:80]
             each.append((name, row["problem"], f"{seconds * 1e6:.2f} us" if seconds else "-", *ratios, how, said or ""))
     table(("group", "problem", "ours", "cuDNN by ours", "Flash by ours", "", ""), each)
-    print()
-    for name, group in found.items():
-        if "error" in group:
-            print(f"{name}: {group['error']}")
-    figures = [
-        (r.what, "-" if r.value is None else f"{r.value:.3f}", r.floor, r.target, r.verdict) for r in rows(found)
-    ]
-    table(("figure", "measured", "floor", "target", "reached"), figures)
-
-
-def _ratio(row: Mapping[str, Any], peer: str) -> float | None:
-    """The peer's time by ours."""
-    return row.get("peers", {}).get(peer, {}).get("ratio")
+    show_figures(found, rows(found))
 
 
 def _better(row: Mapping[str, Any]) -> float | None:
     """The faster peer's time by ours."""
-    return min((ratio for peer in (CUDNN, FLASH) if (ratio := _ratio(row, peer))), default=None)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+    return min((ratio for peer in (CUDNN, FLASH) if (ratio := by_ours(row, peer))), default=None)

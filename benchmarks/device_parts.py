@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import figures_h200
+from device_figures import in_turn
 from device_run import (
     CACHE,
     SANITIZED_AS,
@@ -178,18 +179,8 @@ def _ratio(words: list[str], cache: str, deadline: Deadline) -> float | None:
 
 def figures(deadline: Deadline, groups: str, rounds: int | None, against: str) -> Result:
     """Each group of problems in a process of its own; what is there when time is over is the table."""
-    wanted = [name for name in groups.split(",") if name] or list(figures_h200.GROUPS)
-    found, logs = {}, {}
-    for name in wanted:
-        if deadline.left < 30:
-            found[name] = {"error": "no time left"}
-            continue
-        options = json.dumps({"rounds": rounds, "also": [x for x in against.split(",") if x]})
-        done = python([*WORK, "group", name, options], deadline.left - 5)
-        text = json_of(done.text)
-        found[name] = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
-        logs[name] = done.text
-    log("table", logs)
+    options = json.dumps({"rounds": rounds, "also": [x for x in against.split(",") if x]})
+    found = in_turn(deadline, groups, figures_h200.GROUPS, lambda name: [*WORK, "group", name, options], "table")
     figures_h200.show(found)
     return found
 

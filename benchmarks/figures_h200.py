@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from device_figures import Row, geometric_mean, show_figures
 from device_run import table
 
 TWELVE = (
@@ -39,40 +40,26 @@ GROUPS = {
 }  # fmt: skip
 
 
-class Row(NamedTuple):
-    what: str
-    value: float | None
-    floor: float
-    target: float
-    least: bool = True  # more is better
-
-    def verdict(self) -> str:
-        if self.value is None:
-            return "not measured"
-        reached = [self.value >= limit if self.least else self.value <= limit for limit in (self.target, self.floor)]
-        return "target" if reached[0] else "floor" if reached[1] else "BELOW THE FLOOR"
-
-
 def rows(found: Mapping[str, Any]) -> list[Row]:
     """The issue's table, of what the groups have found."""
     told: list[Row] = []
     for name in ("bfloat16", "float16"):
         ratios = _ratios(found.get(name, {}), "torch")
         rest = {shape: ratio for shape, ratio in ratios.items() if shape != UNALIGNED}
-        told.append(Row(f"{name}: geometric mean of {len(ratios)}", _mean(ratios.values()), 1.05, 1.25))
-        told.append(Row(f"{name}: without {UNALIGNED}", _mean(rest.values()), 0.98, 1.15))
+        told.append(Row(f"{name}: geometric mean of {len(ratios)}", geometric_mean(ratios.values()), 1.05, 1.25))
+        told.append(Row(f"{name}: without {UNALIGNED}", geometric_mean(rest.values()), 0.98, 1.15))
         told += [Row(f"{name}: {shape}", ratios.get(shape), 0.92, 1.03) for shape in LARGE]
         told.append(Row(f"{name}: {UNALIGNED}", ratios.get(UNALIGNED), 2.0, 4.0))
         told += [Row(f"{name}: {shape}", ratios.get(shape), 1.0, 1.6) for shape in SKINNY]
     single = _ratios(found.get("float32", {}), "torch")
-    told.append(Row(f"float32: geometric mean of {len(single)}", _mean(single.values()), 0.95, 1.05))
+    told.append(Row(f"float32: geometric mean of {len(single)}", geometric_mean(single.values()), 0.95, 1.05))
     for group, layout in (("epilogue", "nn"), ("linear", "nt")):
         for peer, floor, target in (("torch", 1.1, 1.2), ("torch-compile", 1.0, 1.1)):
             fused = _ratios(found.get(group, {}), peer)
             what = f"bias + gelu at {TWELVE[0]} {layout} against {peer}"
-            told.append(Row(what, _mean(fused.values()), floor, target))
+            told.append(Row(what, geometric_mean(fused.values()), floor, target))
     without = _ratios(found.get("default", {}), "torch")
-    told.append(Row(f"no record: geometric mean of {len(without)}", _mean(without.values()), 0.6, 0.85))
+    told.append(Row(f"no record: geometric mean of {len(without)}", geometric_mean(without.values()), 0.6, 0.85))
     host = found.get("host", {})
     told.append(Row("host cost of a plan call, us", host.get("plan_us"), 12.0, 6.0, least=False))
     told.append(Row("host cost of ks.matmul, us", host.get("matmul_us"), 20.0, 10.0, least=False))
@@ -102,15 +89,7 @@ def show(found: Mapping[str, Any]) -> None:
                 )
             )
     table(("group", "problem", "ours", "TFLOP/s", "their time by ours", ""), each)
-    print()
-    for name, group in found.items():
-        if "error" in group:
-            print(f"{name}: {group['error']}")
-    told = rows(found)
-    figures = [(r.what, f"{r.value:.3f}", r.floor, r.target, r.verdict()) for r in told if r.value is not None]
-    table(("figure", "measured", "floor", "target", "reached"), figures)
-    if len(figures) < len(told):
-        print(f"{len(told) - len(figures)} of {len(told)} figures were not measured")
+    show_figures(found, rows(found))
 
 
 def _flops(key: str) -> float:
@@ -121,8 +100,3 @@ def _ratios(group: Mapping[str, Any], peer: str) -> dict[str, float]:
     """Shape to the peer's time by ours, where both were timed."""
     return {row["problem"].split()[1]: row["peers"][peer]["ratio"] for row in group.get("results", ())
             if "ratio" in row.get("peers", {}).get(peer, {})}  # fmt: skip
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None

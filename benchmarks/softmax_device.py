@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import softmax_figures
+from device_figures import in_turn
 from device_run import SANITIZED_AS, Deadline, json_of, log, out, python, sanitized, table
 
 SELF = "benchmarks/softmax_device.py"
@@ -181,16 +182,11 @@ def launches(text: str) -> dict[str, Any]:
 
 def figures(deadline: Deadline, groups: str, rounds: int | None) -> dict[str, Any]:
     """Each group in a process of its own; what is there when time is over is the table."""
-    found, logs = {}, {}
-    for name in [name for name in groups.split(",") if name] or list(softmax_figures.GROUPS):
-        if deadline.left < 30:
-            found[name] = {"error": "no time left"}
-            continue
-        done = python([SELF, "group", json.dumps({"name": name, "rounds": rounds})], deadline.left - 5)
-        text = json_of(done.text)
-        found[name] = json.loads(text) if text else {"error": done.last if done.code is not None else "time over"}
-        logs[name] = done.text
-    log("softmax-table", logs)
+
+    def command(name: str) -> list[str]:
+        return [SELF, "group", json.dumps({"name": name, "rounds": rounds})]
+
+    found = in_turn(deadline, groups, softmax_figures.GROUPS, command, "softmax-table")
     softmax_figures.show(found)
     return found
 

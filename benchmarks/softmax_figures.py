@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from device_figures import Row, by_ours, geometric_mean, show_figures
 from device_run import table
 
 SHAPES = (
@@ -39,19 +40,6 @@ GROUPS = {
 }
 
 
-class Row(NamedTuple):
-    what: str
-    value: float | None
-    floor: float
-    target: float
-
-    @property
-    def verdict(self) -> str:
-        if self.value is None:
-            return "not measured"
-        return "target" if self.value >= self.target else "floor" if self.value >= self.floor else "BELOW THE FLOOR"
-
-
 def moved(key: str) -> float:
     """Bytes that a problem reads and writes once."""
     op, shape, dtype, *_ = key.split()
@@ -62,15 +50,15 @@ def moved(key: str) -> float:
 def rows(found: Mapping[str, Any]) -> list[Row]:
     """The issue's table, of what the groups have found."""
     forward = [row for name in ("float32", "bfloat16") for row in found.get(name, {}).get("results", ())]
-    torch = [ratio for row in forward if (ratio := _ratio(row, "torch"))]
+    torch = [ratio for row in forward if (ratio := by_ours(row, "torch"))]
     copies = {row["problem"]: share for row in forward if (share := _of_copy(row))}
     quack = [share / (of[0] / of[1]) for key, share in copies.items() if (of := _beside(key))]
     large = [share for key, share in copies.items() if moved(key) >= LARGE_BYTES]
-    backward = [r for row in found.get("backward", {}).get("results", ()) if (r := _ratio(row, "torch"))]
+    backward = [r for row in found.get("backward", {}).get("results", ()) if (r := by_ours(row, "torch"))]
     return [
-        Row(f"geometric mean against torch, {len(torch)} problems", _mean(torch), 1.6, 2.1),
+        Row(f"geometric mean against torch, {len(torch)} problems", geometric_mean(torch), 1.6, 2.1),
         Row("worst against torch", min(torch, default=None), 0.97, 1.1),
-        Row(f"share of the copy by QuACK's share, {len(quack)} problems", _mean(quack), 0.93, 1.03),
+        Row(f"share of the copy by QuACK's share, {len(quack)} problems", geometric_mean(quack), 0.93, 1.03),
         Row(
             f"mean share of the copy, {len(large)} large problems",
             sum(large) / len(large) if large else None,
@@ -78,7 +66,7 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
             0.98,
         ),
         Row("worst share of the copy of these", min(large, default=None), 0.8, 0.93),
-        Row(f"backward: geometric mean against torch, {len(backward)} problems", _mean(backward), 1.5, 2.0),
+        Row(f"backward: geometric mean against torch, {len(backward)} problems", geometric_mean(backward), 1.5, 2.0),
     ]
 
 
@@ -89,7 +77,7 @@ def show(found: Mapping[str, Any]) -> None:
         for row in group.get("results", ()):
             ours = row.get("ours", {})
             seconds = ours.get("median_s")
-            ratios = [_ratio(row, "torch"), _ratio(row, "copy")]
+            ratios = [by_ours(row, "torch"), by_ours(row, "copy")]
             said = "; ".join(p.get("error", "")[:60] for p in row.get("peers", {}).values() if "error" in p)
             each.append((
                 name, row["problem"].split(" layout")[0], f"{seconds * 1e6:.2f} us" if seconds else "-",
@@ -98,19 +86,7 @@ def show(found: Mapping[str, Any]) -> None:
                 f"{ours.get('variant', '')} {ours.get('hit', '')}" if ours else row.get("error", "")[:80], said,
             ))  # fmt: skip
     table(("group", "problem", "ours", "GB/s", "torch by ours", "copy by ours", "", ""), each)
-    print()
-    for name, group in found.items():
-        if "error" in group:
-            print(f"{name}: {group['error']}")
-    figures = [
-        (r.what, "-" if r.value is None else f"{r.value:.3f}", r.floor, r.target, r.verdict) for r in rows(found)
-    ]
-    table(("figure", "measured", "floor", "target", "reached"), figures)
-
-
-def _ratio(row: Mapping[str, Any], peer: str) -> float | None:
-    """The peer's time by ours; for the copy that is our share of it."""
-    return row.get("peers", {}).get(peer, {}).get("ratio")
+    show_figures(found, rows(found))
 
 
 def _beside(key: str) -> tuple[int, int] | None:
@@ -122,12 +98,7 @@ def _beside(key: str) -> tuple[int, int] | None:
 def _of_copy(row: Mapping[str, Any]) -> float | None:
     """Our share of a copy: of the faster of the one in this run and the one beside QuACK, as the driver's own copies of
     a gigabyte fall to two thirds of its rate for smaller ones."""
-    share, beside = _ratio(row, "copy"), _beside(row["problem"])
+    share, beside = by_ours(row, "copy"), _beside(row["problem"])
     if share is None or beside is None:
         return share
     return min(share, moved(row["problem"]) / row["ours"]["median_s"] / (beside[1] * 1e9))
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
