@@ -1,4 +1,4 @@
-"""What the tables of figures on the device machine share: groups of problems, a process each, and figures with a floor."""
+"""What tables of figures on the device machine share: groups of problems, a process each; figures with a floor."""
 
 from __future__ import annotations
 
