@@ -448,6 +448,8 @@ def test_a_tensor_on_the_cpu_or_with_a_gradient_is_refused(torch):
         ks.matmul(a, b)
     with torch.no_grad():
         assert torch.equal(ks.matmul(a, b), a @ b)
+    with pytest.raises(ArrayError, match="requires a gradient"):
+        ks.matmul(a, b)  # a call like the last one, but for the gradient
     assert torch.equal(ks.matmul(a.detach(), b), (a @ b).detach())
 
 

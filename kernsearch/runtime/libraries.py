@@ -113,13 +113,14 @@ class _Torch(Library):
         mask = BASE_BYTES - 1
         kinds = {getattr(torch, name): name for name in ITEMSIZES if hasattr(torch, name)}
         self._kinds = kinds
-        new, byte = torch.empty, torch.uint8
+        new, byte, recording = torch.empty, torch.uint8, torch.is_grad_enabled
         places = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
         def form(tensor: Any) -> tuple[int, tuple[Any, ...]]:
             address = tensor.data_ptr()
             return address, (
-                tensor.shape, tensor.stride(), tensor.dtype, address & mask, tensor.get_device(), tensor.requires_grad,
+                tensor.shape, tensor.stride(), tensor.dtype, address & mask, tensor.get_device(),
+                tensor.requires_grad and recording(),
             )  # fmt: skip
 
         def memory(size: int, device: int) -> tuple[Any, int]:
