@@ -118,7 +118,11 @@ def _apart(array: np.ndarray, result: np.ndarray) -> np.ndarray:
 
 def _view(array: np.ndarray, shape: tuple[int, int], strides: tuple[int, int], offset: int) -> np.ndarray:
     """A matrix within an array, `offset` bytes after its first element."""
-    if not offset and array.shape == shape:
+    if (
+        not offset
+        and array.shape == shape
+        and all(n == 1 or mine == wanted for n, mine, wanted in zip(shape, array.strides, strides, strict=True))
+    ):
         return array
     return _Placed(array, shape, strides, offset).view()
 
