@@ -193,6 +193,14 @@ def test_json_nested_deeper_than_python_follows_is_one_line(command: str, home: 
     assert done.stderr.count("\n") == 1 and "deep.json" in done.stderr, done.stderr
 
 
+def test_a_record_that_is_skipped_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "bad.json").write_text("{")
+    done = kernsearch("cache", "merge", str(tmp_path / "records"), home=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kernsearch: record ") and "bad.json" in line
+
+
 def test_an_unusable_cache_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = kernsearch("tune", *SMALL, home=tmp_path, check=2, KERNSEARCH_CACHE=str(tmp_path / "file" / "below"))
