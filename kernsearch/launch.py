@@ -178,6 +178,8 @@ def flaw(plan: Plan, shape: tuple[int, ...]) -> str | None:
         return f"no kernel writes {unwritten[0]!r}"
     try:
         unmet(plan, call_at(plan, shape, 1)[1])
-    except (ArithmeticError, KernsearchError, LookupError, SyntaxError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError, KernsearchError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         return str(error) if isinstance(error, ValueError | KernsearchError) else f"{type(error).__name__}: {error}"
     return None

@@ -181,6 +181,26 @@ def test_a_bad_request_is_one_line_and_exit_two(arguments: tuple[str, ...], word
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["case register-spill --from", "ladder gemm --from", "explain --from", "show", "cache import", "bench --compare",
+     "replay"],
+)  # fmt: skip
+def test_json_nested_deeper_than_python_follows_is_one_line(command: str, home: Path, tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000 + "]" * 100_000)
+    done = kernsearch(*command.split(), str(deep), home=home, check=2)
+    assert done.stderr.count("\n") == 1 and "deep.json" in done.stderr, done.stderr
+
+
+def test_a_record_that_is_skipped_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "bad.json").write_text("{")
+    done = kernsearch("cache", "merge", str(tmp_path / "records"), home=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kernsearch: record ") and "bad.json" in line
+
+
 def test_an_unusable_cache_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = kernsearch("tune", *SMALL, home=tmp_path, check=2, KERNSEARCH_CACHE=str(tmp_path / "file" / "below"))

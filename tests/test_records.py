@@ -118,6 +118,7 @@ def test_a_file_that_is_no_record_is_skipped_with_a_warning_and_kept(store, tmp_
         ("kernels.0.buffers", ["A", "B", "Z"], "no array is called 'Z'"),
         ("kernels.0.scalars", ["gamma"], "gamma"),
         ("kernels.0.scratch", "1/0", "Div is not allowed"),
+        ("kernels.0.scratch", "-" * 100_000 + "1", "Error"),  # which one depends on Python
     ],
 )
 def test_a_plan_that_does_not_hang_together_is_skipped(store, tmp_path, place, value, words):
@@ -133,6 +134,13 @@ def test_a_plan_that_does_not_hang_together_is_skipped(store, tmp_path, place, v
         hit = store.find(problem(), DEVICE)
     assert hit.kind == "default"
     assert any("its plan is damaged" in reason and words in reason for reason in hit.reasons), hit.reasons
+
+
+def test_a_file_nested_deeper_than_python_follows_is_skipped(store, tmp_path):
+    path = store.write(record(tmp_path, problem()))
+    path.write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.warns(UserWarning, match="it is not JSON"):
+        assert store.find(problem(), DEVICE).kind == "default"
 
 
 def test_a_record_whose_fingerprint_lacks_its_source_is_a_conflict(store, tmp_path):

@@ -29,7 +29,7 @@ def cached(path: Path, entry: str) -> Compiled | None:
         if hashlib.sha256(path.read_bytes()).hexdigest() != kept["sha256"]:
             return None
         return Compiled(path, entry, kept["evidence"], float(kept["seconds"]), cached=True)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

@@ -30,7 +30,7 @@ def read(where: str, name: str, part: str) -> dict[str, Any]:
         raise CacheError(f"{where}: want a file, or a device with a shipped recording of {name} ({devices})")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: cannot be read ({error})") from error
     if not isinstance(found, dict) or not isinstance(found.get(part), list):
         raise CacheError(f"{path}: want a recording with a list of {part}")

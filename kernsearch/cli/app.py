@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,11 +55,19 @@ for command in (
     cli.add_command(command)
 
 
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+    """Warnings, as of a record that is skipped, in one line, without the line of source that Python adds."""
+    with contextlib.suppress(OSError):  # as Python's own: a warning that cannot be written is none
+        complain(str(message) if category is UserWarning else f"{filename}:{lineno}: {category.__name__}: {message}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every foreseen error is one line on standard error."""
     _open_standard_streams()
     try:
-        cli.main(args=arguments, prog_name="kernsearch", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            cli.main(args=arguments, prog_name="kernsearch", standalone_mode=False)
     except KernsearchError as error:
         complain(str(error))
         if isinstance(error, NothingSurvived):

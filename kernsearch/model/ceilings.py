@@ -151,7 +151,7 @@ def _read(path: Path) -> Ceilings | None:
         rates = [*found.flops.values(), *found.flops_one.values(), *found.read.values(), *found.read_one.values()]
         good = found.schema == SCHEMA and min([*rates, found.copy]) > 0 and min(found.launch_s, found.parallel_s) >= 0
         return found if good else None
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
         return None
 
 

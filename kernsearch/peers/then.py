@@ -27,7 +27,7 @@ def read(path: str) -> dict[str, Any]:
     """Earlier results from a file. Raises CacheError in one line for anything else."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: cannot be read ({error})") from error
     if not isinstance(found, dict) or not isinstance(found.get("results"), list):
         raise CacheError(f"{path}: want what `kernsearch bench --json` printed")

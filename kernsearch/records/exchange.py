@@ -114,7 +114,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, Record | str]]:
         data = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise CacheError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CacheError(f"{path}: is not JSON ({error}); want a file that `kernsearch cache export` wrote") from error
     if not isinstance(data, dict) or data.get("kernsearch") != KIND or not isinstance(data.get("records"), list):
         raise CacheError(f"{path}: want a file that `kernsearch cache export` wrote")

@@ -84,7 +84,7 @@ class Packed:
             read = msgspec.json.decode(data)
             self._lines, self._shared, self._rows = read["lines"], read["shared"], read["records"]
             self._index: dict[str, list[tuple[int, int]]] = read["index"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+        except (msgspec.DecodeError, RecursionError, KeyError, TypeError) as error:
             raise ValueError(f"not a file of packed records ({type(error).__name__}: {error})") from error
         self._bases: dict[tuple[int, str], Any] = {}
         self._told: dict[tuple[int, str], list[tuple[list[Any], Any]]] = {}

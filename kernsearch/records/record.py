@@ -97,7 +97,7 @@ def read(path: Path) -> Record:
     """The record in a file. Raises ValueError when it holds none of this schema, OSError when it cannot be read."""
     try:
         data = msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # the latter: nested too deep
         raise ValueError(f"it is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise ValueError("it is no record (not a JSON object)")

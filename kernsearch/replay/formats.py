@@ -32,7 +32,7 @@ def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recordin
         raise RecordingError(f"{path}: is empty, want a recording")
     try:
         first = json.loads(text.lstrip().splitlines()[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         first = None
     try:
         if isinstance(first, dict) and first.get("format") == EXPORT:
@@ -60,6 +60,8 @@ def _text(path: Path) -> str:
 def _json(path: str, text: str) -> Any:
     try:
         return json.loads(text)
+    except RecursionError as error:
+        raise RecordingError(f"{path}: is no recording (nested too deep)") from error
     except ValueError as error:
         at_end = getattr(error, "pos", 0) >= len(text.rstrip()) - 1 or "Unterminated" in str(error)
         raise RecordingError(f"{path}: {'is truncated' if at_end else 'is no JSON'} ({error})") from error
@@ -116,7 +118,7 @@ def _ours(path: str, text: str) -> list[Row]:
     for number, line in enumerate(lines[1:], 2):
         try:
             told = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             what = "is truncated" if number == len(lines) else "is no JSON"
             raise RecordingError(f"{path}: line {number} {what} ({error})") from error
         took = [_number(told.get(name), 0.0) for name in ("compile_s", "verify_s", "benchmark_s")]

@@ -63,7 +63,7 @@ def read(path: str | Path) -> list[Restriction]:
     if text.lstrip().startswith("["):
         try:
             lines = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecordingError(f"{path}: want one restriction a line, or a JSON list of strings") from error
         if not all(isinstance(line, str) for line in lines):
             raise RecordingError(f"{path}: want one restriction a line, or a JSON list of strings")

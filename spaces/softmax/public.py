@@ -92,6 +92,11 @@ def _call(
 def _run(op: str, arrays: Named, axis: int, options: dict[str, str], scalars: dict[str, float], into: str) -> None:
     """Whole matrices, one after the other where rows do not lie at one distance from each other."""
     split = matrices({name: (a.shape, a.strides) for name, a in arrays.items()}, axis)
+    if split.count > 1:
+        apart = {name: a if name == into else _apart(a, arrays[into]) for name, a in arrays.items()}
+        if any(apart[name] is not a for name, a in arrays.items()):  # a copy has strides of its own
+            _run(op, apart, axis, options, scalars, into)
+            return
     if split.count > MOST_MATRICES:
         moved = {name: np.ascontiguousarray(np.moveaxis(a, axis, -1)) for name, a in arrays.items()}
         _run(op, moved, arrays[into].ndim - 1, options, scalars, into)
@@ -101,8 +106,6 @@ def _run(op: str, arrays: Named, axis: int, options: dict[str, str], scalars: di
     names = [operand.name for operand in plan.plan.operands]
     values = tuple(scalars[name] for name in plan.plan.scalars)
     inputs = tuple(name for name in names if name != into)
-    if split.count > 1:
-        arrays = {name: a if name == into else _apart(a, arrays[into]) for name, a in arrays.items()}
     for offsets in split.offsets(names):
         views = []
         for name, offset in zip(names, offsets, strict=True):
@@ -118,7 +121,11 @@ def _apart(array: np.ndarray, result: np.ndarray) -> np.ndarray:
 
 def _view(array: np.ndarray, shape: tuple[int, int], strides: tuple[int, int], offset: int) -> np.ndarray:
     """A matrix within an array, `offset` bytes after its first element."""
-    if not offset and array.shape == shape:
+    if (
+        not offset
+        and array.shape == shape
+        and all(n == 1 or mine == wanted for n, mine, wanted in zip(shape, array.strides, strides, strict=True))
+    ):
         return array
     return _Placed(array, shape, strides, offset).view()
 

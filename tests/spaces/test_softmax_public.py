@@ -107,6 +107,29 @@ def test_the_output_may_be_or_overlap_the_input(axis):
     close(long[1:], plain(x, axis))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_square_result_may_lie_the_other_way_round(axis, order):
+    """Its matrix has the array's shape, but not its strides."""
+    x = numbers((8, 8))
+    close(ks.softmax(np.array(x, order=order), axis, out=np.empty((8, 8), np.float32, order="F")), plain(x, axis))
+    turned = np.array(x, order=order)
+    close(ks.softmax(turned, axis, out=turned.T), plain(x, axis))
+    dy, y = numbers((8, 8), 1), ks.softmax(x, axis)
+    got = ks.softmax_backward(np.array(dy, order=order), y, axis, out=np.empty((8, 8), np.float32, order="F"))
+    np.testing.assert_allclose(got, y * (dy - (dy * y).sum(axis, keepdims=True)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_input_that_several_matrices_would_overwrite_is_copied_with_strides_of_its_own(axis):
+    """Rows do not lie at one distance from each other in both arrays, and the copy is closer than what it is of."""
+    x = numbers((4, 4, 4))
+    for room in (np.empty((4, 4, 7), np.float32)[:, :, :4], np.empty((4, 4, 4), np.float32)[::-1]):
+        for order in ((2, 1, 0), (1, 0, 2), (0, 2, 1), (1, 2, 0)):
+            room[...] = x
+            close(ks.softmax(room, axis, out=room.transpose(order)), plain(x, axis))
+
+
 def test_a_mask_leaves_out_what_is_false_whatever_is_there():
     x, mask = numbers((6, 80)), np.random.default_rng(1).random((6, 80)) < 0.5
     mask[2] = False

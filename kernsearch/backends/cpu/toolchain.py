@@ -151,7 +151,7 @@ def _remembered(command: tuple[str, ...], device: Device, folder: Path) -> Toolc
     try:
         kept = json.loads(path.read_text())
         return Toolchain(kept["name"], kept["version"], kept["id"], tuple(kept["command"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         pass
     found = _probe(command, device)
     if isinstance(found, Toolchain):

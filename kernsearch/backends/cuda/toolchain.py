@@ -79,7 +79,7 @@ def _remembered(arch: str) -> Toolchain | str:
         found = Toolchain(kept["name"], kept["version"], kept["id"], tuple(kept["command"]))
         if kept["files"] == _stamp(found):
             return found
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, IndexError):
         pass
     try:
         tried = _probe(arch)
