@@ -177,7 +177,10 @@ def flaw(plan: Plan, shape: tuple[int, ...]) -> str | None:
     if unwritten := [o.name for o in plan.operands if o.role == "output" and o.name not in used]:
         return f"no kernel writes {unwritten[0]!r}"
     try:
-        unmet(plan, call_at(plan, shape, 1)[1])
+        call, seen = call_at(plan, shape, 1)
+        unmet(plan, seen)
+        if min(0, *call.workspace.values(), *(kernel.scratch_bytes for kernel in call.kernels)) < 0:
+            return "its workspace is less than nothing"
     except (
         ArithmeticError, KernsearchError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError,
     ) as error:  # fmt: skip

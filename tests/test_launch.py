@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from kernsearch import launch
 from kernsearch.errors import ProblemError
@@ -87,3 +88,11 @@ def test_resolving_needs_nothing_heavy() -> None:
     heavy = ("numpy", "networkx", "optuna", "joblib")
     code = f"import sys, kernsearch.launch; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("damage", [{"scratch": "0 - 500"}, {"scratch": "M - 100"}])
+def test_a_plan_whose_memory_is_less_than_nothing_is_flawed(damage: dict[str, str]) -> None:
+    good = plan()
+    assert launch.flaw(good, (3, 7, 5)) is None
+    kernels = (replace(good.kernels[0], **damage), *good.kernels[1:])
+    assert launch.flaw(replace(good, kernels=kernels), (3, 7, 5)) == "its workspace is less than nothing"
