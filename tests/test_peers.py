@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from command import know_rates
 from kernsearch.spaces.gemm.peers import PEERS
 
 import kernsearch.peers as peers
@@ -151,6 +152,21 @@ def test_the_geometric_mean_is_over_all_problems():
     result = peers.bench_problems(problems, ["numpy"], device=where, rounds=3, ours="numpy")
     one, two = (row["peers"]["numpy"]["ratio"] for row in result["results"])
     assert result["geomean"]["numpy"] == pytest.approx((one * two) ** 0.5)
+
+
+def test_the_default_candidate_is_compared_as_if_there_were_no_record(tmp_path, monkeypatch):
+    import kernsearch as ks
+    from kernsearch import backends
+
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    know_rates(tmp_path)
+    ks.tune("gemm", shape=SHAPE, device="cpu", trials=2, timeout=20)
+    where = backends.resolve("cpu")[1]
+    found = {
+        ours: peers.bench_problems([gemm()], ["numpy"], device=where, rounds=3, ours=ours)["results"][0]["ours"]
+        for ours in ("kernsearch", "default")
+    }
+    assert found["kernsearch"]["hit"] == "exact" and found["default"]["hit"] == "default"
 
 
 def test_libraries_that_compute_something_else_are_not_compared():

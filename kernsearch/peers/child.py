@@ -140,20 +140,22 @@ def _prepared(name: str, problem: Problem, threads: int, seed: int) -> tuple[Rea
     import numpy as np
 
     from .. import registry
-    from .peer import OURS, peers_of
+    from .peer import DEFAULT, OURS, peers_of
 
     inputs, scalars = registry.op(problem.op).inputs[0].make(problem, np.random.default_rng(seed))
     scalars = dict.fromkeys(scalars, 1.0)  # as measured while tuning; other values would cost some libraries a pass
     inputs = {key: aligned(array) for key, array in inputs.items()}
-    if name == OURS:
-        return _ours(problem, inputs, scalars, threads), ""
+    if name in (OURS, DEFAULT):
+        return _ours(problem, inputs, scalars, threads, name == DEFAULT), ""
     peer = peers_of(problem.op)[name]
     ready = peer.prepare(problem, inputs, scalars, threads)
     return ready, peer.describe()
 
 
-def _ours(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float], threads: int) -> Ready:
-    """The recorded kernel, called as a user of `kernsearch.load` does."""
+def _ours(
+    problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[str, float], threads: int, default: bool
+) -> Ready:
+    """The recorded kernel, called as a user of `kernsearch.load` does; or the default candidate, whatever there is."""
     import numpy as np
 
     from .. import backends, runtime
@@ -161,7 +163,8 @@ def _ours(problem: Problem, inputs: Mapping[str, np.ndarray], scalars: Mapping[s
     from .peer import Ready
 
     runtime.set_threads(threads)
-    plan = runtime.load_problem(problem, backends.get("cpu").device())
+    device = backends.get("cpu").device()
+    plan = runtime.load_default(problem, device) if default else runtime.load_problem(problem, device)
     assert isinstance(plan, HostPlan)
     operands = plan.plan.operands
     arrays = [inputs[operand.name] for operand in operands if operand.role == "input"]
