@@ -182,7 +182,7 @@ def chosen_plan(problem: Any, device: Any, variant: Any, config: Any) -> Any:
 
 def excess(problem: Any, device: Any, variant: Any, config: Any) -> float:
     """Run a candidate once on fresh arrays: by how much its worst element is further off than allowed, at most 0 when
-    none is. For plans of one output."""
+    none is, infinity where one is NaN. For plans of one output."""
     from kernsearch.backends.cuda import arrays
     from kernsearch.gates.reference import Reference, operands
 
@@ -196,10 +196,12 @@ def excess(problem: Any, device: Any, variant: Any, config: Any) -> float:
     plan(*given, out=out, **scalars)
     arrays.synchronize()
     got = arrays.to_host(out).astype(np.float64)
-    return max(
-        float((np.abs(got[block.where[output.name]] - block.expected[output.name]) - block.allowed[output.name]).max())
-        for block in reference.blocks()
-    )
+
+    def worst(block: Any) -> float:
+        off = np.abs(got[block.where[output.name]] - block.expected[output.name]) - block.allowed[output.name]
+        return float(np.where(np.isnan(off), np.inf, off).max())
+
+    return max(map(worst, reference.blocks()))
 
 
 FAULTS = {

@@ -22,3 +22,17 @@ def twin(kernel: KernelPlan, changes: dict[str, str]) -> KernelPlan:
     path = _FOLDER / f"{abs(hash(text))}.cu"
     path.write_text(text)
     return msgspec.structs.replace(kernel, source=str(path))
+
+
+def twin_in(folder: Path, kernel: KernelPlan, changes: dict[str, str]) -> KernelPlan:
+    """As `twin`, for texts of the generated header too; a copy of the headers beside the source is in the folder."""
+    path = sources.path_of(kernel.source)
+    for header in path.parent.glob("*.cuh"):
+        (folder / header.name).write_text(header.read_text())
+    generated, text = kernel.header, path.read_text()
+    for old, new in changes.items():
+        if old not in generated + text:
+            raise LookupError(old)  # no AssertionError, which a twin that is caught may raise
+        generated, text = generated.replace(old, new), text.replace(old, new)
+    (folder / path.name).write_text(text)
+    return msgspec.structs.replace(kernel, header=generated, source=str(folder / path.name))

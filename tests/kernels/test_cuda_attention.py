@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import host_cuda
-import msgspec
 import numpy as np
 import pytest
+from cuda_twins import twin_in
 from host_cuda import hopper
 
-from kernsearch import backends, launch, registry, sources
+from kernsearch import backends, launch, registry
 from kernsearch.candidate import lower
 from kernsearch.derive import Derivation, derive
 from kernsearch.errors import Rejected
@@ -231,17 +231,7 @@ TWINS = {  # what is changed in the source or the header
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_broken_twin_does_not_pass(name, tmp_path):
-    def change(kernel):
-        path = sources.path_of(kernel.source)
-        for header in path.parent.glob("*.cuh"):
-            (tmp_path / header.name).write_text(header.read_text())
-        header, text = kernel.header, path.read_text()
-        for old, new in TWINS[name].items():
-            assert old in header + text
-            header, text = header.replace(old, new), text.replace(old, new)
-        (tmp_path / path.name).write_text(text)
-        return msgspec.structs.replace(kernel, header=header, source=str(tmp_path / path.name))
-
+    change = partial(twin_in, tmp_path, changes=TWINS[name])
     of = problem("1x3x200x330x64", causal="bottom-right")
     with pytest.raises((AssertionError, Rejected)):
         for inputs in ("normal", "climbing"):
