@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ..candidate import Candidate
 from ..records import Record
 
 
@@ -72,4 +73,4 @@ def _searched(record: Record) -> dict[str, Any]:
 
 def _name(variant: str, config: Mapping[str, int]) -> str:
     """As candidates are named in records."""
-    return " ".join([variant, *(f"{letter}={value}" for letter, value in sorted(config.items()))])
+    return Candidate.of(variant, config).name

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from statistics import median
 from typing import Any, NamedTuple
 
 from .. import model
 from ..backends import Backend
-from ..candidate import lower
+from ..candidate import Candidate, lower
 from ..derive import Variant
 from ..errors import NothingSurvived, Rejected
 from ..feasible import FeasibleSpace
@@ -84,7 +84,7 @@ def take(
         }
 
 
-def _configs(setting: Setting, row: dict[str, Any], backend: Backend, budget: int) -> Any:
+def _configs(setting: Setting, row: dict[str, Any], backend: Backend, budget: int) -> Iterator[_Config]:
     variant, device = setting.derivation.variant(row["candidate"]), setting.device
     assert device is not None and setting.roof is not None
     configs = [row["config"]] if row["config"] is not None else []
@@ -92,8 +92,7 @@ def _configs(setting: Setting, row: dict[str, Any], backend: Backend, budget: in
         space = FeasibleSpace(variant.params, variant.constraints, device, setting.sizes)
         ranked = model.rank(variant, space, device, setting.sizes, setting.roof)
         configs += [config for _, config in islice(ranked, budget)]
-    for config in {str(sorted(config.items())): config for config in configs}.values():
-        label = " ".join([variant.name, *(f"{letter}={value}" for letter, value in sorted(config.items()))])
+    for label, config in {Candidate.of(variant.name, config).name: config for config in configs}.items():
         try:
             yield _Config(label, variant, config, lower(variant, config, setting.problem, backend, device))
         except Rejected:  # the backend has no such launch

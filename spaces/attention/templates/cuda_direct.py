@@ -16,7 +16,7 @@ from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Launch, Template
 
-from .cuda import least
+from .cuda import ASYNC, least
 from .patterns import CLUSTERED, COMBINED, GROUPS, OUTPUTS, SLABS
 
 _BM = Param("BM", (8, 16), "rows of a block, 8 a product")
@@ -72,18 +72,8 @@ def _launch(*, clustered: bool) -> tuple[Launch, ...]:
     )
 
 
-_ANN = (
-    ("tile", ("M",), "block", "BM"),
-    ("tile", ("K",), "serial", "BK"),
-    ("tile", ("D",), "serial", "BD"),
-    ("tile", ("N",), "block", "BE"),
-    ("keep", "state", "registers"),
-    ("move", "K", "async", "STAGES"),
-    ("move", "V", "async", "STAGES"),
-    ("unit", "s", "mma"),
-    ("unit", "state", "mma"),
-    ("skip", ("K",)),
-)
+_LONG_SLABS = Constraint("slabs are shorter than 64 keys", lambda c, d, s: c["SPLIT"] == 2 or s["K"] >= 64 * c["SPLIT"])
+_ANN = tuple(step for step in ASYNC.ann if "warp" not in step)  # a warp has keys of its own, and all rows
 DIRECT = Template(
     name="attention_direct",
     backend="cuda",
@@ -98,7 +88,7 @@ DIRECT = Template(
     params=(_BM, _BK, _BD, _BE, _STAGES),
     knobs=(_SLICES, _AHEAD),
     constraints=_CONSTRAINTS,
-    assumes=("D <= BD", "N <= BE"),
+    assumes=ASYNC.assumes,
     launches=_launch(clustered=False),
     efficiency=efficiency,
 )
@@ -110,7 +100,7 @@ DIRECT_SLABS = replace(
     optional=0,
     params=(_SLABS, *DIRECT.params),
     constraints=(
-        Constraint("slabs are shorter than 64 keys", lambda c, d, s: c["SPLIT"] == 2 or s["K"] >= 64 * c["SPLIT"]),
+        _LONG_SLABS,
         *_CONSTRAINTS,
     ),
 )
@@ -126,7 +116,7 @@ DIRECT_CLUSTER = replace(
     params=(_CLUSTER, *DIRECT.params),
     constraints=(
         Constraint("clusters came with sm_90", lambda c, d, s: d.cc_major >= 9),
-        Constraint("slabs are shorter than 64 keys", lambda c, d, s: c["SPLIT"] == 2 or s["K"] >= 64 * c["SPLIT"]),
+        _LONG_SLABS,
         *_CONSTRAINTS,
     ),
     flags=("-DKS_CLUSTERED=1",),
