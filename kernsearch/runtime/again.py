@@ -14,7 +14,6 @@ from ..launch import BASE_BYTES, ArrayView
 from . import plans
 from .device import Bound, DevicePlan
 from .libraries import BY_TYPE, Library
-from .strides import overlap
 from .views import canonical
 
 Key = tuple[Any, ...]
@@ -27,6 +26,7 @@ class _Ready(NamedTuple):
     offsets  bytes from the address of that array to where the kernels' operand begins
 
     output    which operand is the output; in_place: those that may be where it is
+    plain     the operands are the arrays in their order, each from its beginning
     scalars   in the order of `plan.scalars`
     shape     of a new result
     """
@@ -36,6 +36,7 @@ class _Ready(NamedTuple):
     offsets: tuple[int, ...]
     output: int
     in_place: frozenset[int]
+    plain: bool
     scalars: tuple[float, ...]
     shape: tuple[int, ...]
 
@@ -49,16 +50,15 @@ class Asked:
         self._library, self._first, self._out = library, inputs[0], out
         if library is None:
             return
-        told, addresses = [*how], []
+        told, addresses, form, kind = [*how], [], library.form, type(inputs[0])
         for array in (*inputs, out):
             if array is None:
-                told.append(None)
-                addresses.append(0)
-                continue
-            if BY_TYPE.get(type(array)) is not library:
+                address, what = 0, None
+            elif type(array) is kind or BY_TYPE.get(type(array)) is library:
+                address, what = form(array)
+            else:
                 return
-            address, form = library.form(array)
-            told.append(form)
+            told.append(what)
             addresses.append(address)
         self._addresses = addresses
         self.key = tuple(told)
@@ -85,10 +85,11 @@ class Asked:
             addresses[-1] = library.address(result)
             if addresses[-1] % BASE_BYTES:
                 return None
-        placed = [addresses[i] + offset for i, offset in zip(ready.sources, ready.offsets, strict=True)]
-        if self._out is not None and not _apart(ready, placed):
+        if not ready.plain:
+            addresses = [addresses[i] + offset for i, offset in zip(ready.sources, ready.offsets, strict=True)]
+        if self._out is not None and not _apart(ready, addresses):
             return None
-        ready.bound.run(placed, ready.scalars, library)
+        ready.bound.run(addresses, ready.scalars, library)
         return result
 
     def learn(
@@ -117,14 +118,17 @@ class Asked:
             if operand.name in elementwise and placed[i].strides == placed[output].strides
         )  # fmt: skip
         offsets = tuple(view.address - addresses[i] for view, i in zip(placed, where, strict=True))
-        plans.remember(self.key, _Ready(bound, where, offsets, output, same, scalars, shape))
+        plain = where == tuple(range(len(addresses))) and not any(offsets)
+        plans.remember(self.key, _Ready(bound, where, offsets, output, same, plain, scalars, shape))
 
 
 def _apart(ready: _Ready, placed: Sequence[int]) -> bool:
     """Is the output apart from all inputs, or just where one is that it may be?"""
-    spans, at = ready.bound.spans, placed[ready.output]
-    mine = spans[ready.output]
-    return all(
-        i == ready.output or not overlap(at, mine, address, spans[i]) or (i in ready.in_place and address == at)
-        for i, address in enumerate(placed)
-    )
+    spans, output = ready.bound.spans, ready.output
+    at = placed[output]
+    first, end = at + spans[output][0], at + spans[output][1]
+    for i, (address, (low, high)) in enumerate(zip(placed, spans, strict=True)):
+        meet = first < address + high and address + low < end
+        if meet and i != output and not (address == at and i in ready.in_place):
+            return False
+    return True

@@ -76,8 +76,11 @@ class Bound:
         return True
 
     def _room(self, library: Library) -> tuple[Any, int]:
-        what = f"{self.bytes} bytes of workspace of {self.plan!r}"
-        return libraries.room(library.memory, self.bytes, self.device, what=what, device=self.device)
+        try:
+            return library.memory(self.bytes, self.device)
+        except (MemoryError, RuntimeError):  # asked again, to say it in one line
+            what = f"{self.bytes} bytes of workspace of {self.plan!r}"
+            return libraries.room(library.memory, self.bytes, self.device, what=what, device=self.device)
 
 
 class DevicePlan(plans.CallPlan):

@@ -25,14 +25,15 @@ def twin(kernel: KernelPlan, changes: dict[str, str]) -> KernelPlan:
 
 
 def twin_in(folder: Path, kernel: KernelPlan, changes: dict[str, str]) -> KernelPlan:
-    """As `twin`, for texts of the generated header too; a copy of the headers beside the source is in the folder."""
+    """As `twin`, for texts of the generated header and of headers beside the source too; copies of these are in the
+    folder."""
     path = sources.path_of(kernel.source)
-    for header in path.parent.glob("*.cuh"):
-        (folder / header.name).write_text(header.read_text())
-    generated, text = kernel.header, path.read_text()
+    texts = {file.name: file.read_text() for file in (path, *path.parent.glob("*.cuh"))} | {"": kernel.header}
     for old, new in changes.items():
-        if old not in generated + text:
+        if not any(old in text for text in texts.values()):
             raise LookupError(old)  # no AssertionError, which a twin that is caught may raise
-        generated, text = generated.replace(old, new), text.replace(old, new)
-    (folder / path.name).write_text(text)
-    return msgspec.structs.replace(kernel, header=generated, source=str(folder / path.name))
+        texts = {name: text.replace(old, new) for name, text in texts.items()}
+    header = texts.pop("")
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return msgspec.structs.replace(kernel, header=header, source=str(folder / path.name))

@@ -32,6 +32,9 @@ WAYS = {  # variant, config: rows and keys in several tiles, and in one
     "attention_direct": DIRECT,
     "attention_direct ": {**DIRECT, "BM": 16, "BK": 128, "SLICES": 4, "AHEAD": 0},
     "attention_direct_slabs+combine": {**DIRECT, "SPLIT": 3, "BK": 64},
+    "attention_ring": {**DIRECT, "STAGES": 1},
+    "attention_ring ": {**DIRECT, "BM": 16, "BK": 128, "SLICES": 4, "STAGES": 3, "AHEAD": 0},
+    "attention_ring_slabs+combine": {**DIRECT, "SPLIT": 3, "BK": 64, "STAGES": 2},
     "attention_async_slabs+state_combine": {**SLICED, "SPLIT": 6, "TM": 4, "LANES": 4},
 }
 

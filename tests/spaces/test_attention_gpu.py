@@ -30,7 +30,9 @@ PROBLEMS = [
     ("1x2x65x65x32", "float32", {"causal": "bottom-right"}),
 ]
 ONE_PASS = ("attention_async", "attention_async_slabs+combine", "attention_specialized")
-FEW = ("attention_direct", "attention_direct_slabs+state_combine", "attention_direct_cluster")  # for few rows
+FEW = tuple(  # for few rows
+    f"attention_{way}{slabs}" for way in ("direct", "ring") for slabs in ("", "_slabs+state_combine", "_cluster")
+)
 CONFIGS = 3  # of each variant
 
 

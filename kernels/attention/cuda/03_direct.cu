@@ -12,446 +12,97 @@
 //           STAGES 2: the step at work and the next; SPLIT with KS_CLUSTERED: blocks of a cluster
 // Knobs     SLICES warps;  AHEAD steps of keys and values that come to the second-level cache while the launch before
 //           still runs: nothing is read early, so nothing stale can be
-// Launch    a block for BM rows of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the same rows
+// Launch    a block for BM rows and BE columns of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the
+//           same rows and columns
 // Shared    4 * SLICES * BM * (BE + 2 * SPLIT) + 8 * BM + 16, SPLIT 1 without KS_CLUSTERED
-// Traffic   K and V are read once for each BM rows of a batch, Q and the output once.
+// Traffic   V is read once for each BM rows of a batch, K once for these and each BE columns; the output is written once.
 // Edges     any extents, 1 and more; any strides: where pieces are no whole 16 bytes, elements are read one by one
 #include "ks_generated.h"
 
-#ifndef KS_CLUSTERED
-#define KS_CLUSTERED 0
-#endif
+#include "few.cuh"
 
-#include "direct.cuh"
-#include "mma.cuh"
-#include "state.cuh"
-#if KS_CLUSTERED
-#include "cluster_words.cuh"
-#endif
-
-constexpr int BM = KS_BM, BK = KS_BK, BD = KS_BD, BE = KS_BE, SLICES = KS_SLICES, AHEAD = KS_AHEAD;
-constexpr int THREADS = 32 * SLICES;
-constexpr int TILES = BM / 8, OWN = BK / SLICES, GROUPS = OWN / 16;  // of 8 rows; keys of a warp's step, in groups of 16
-constexpr int ACROSS = BD / 32, DOWN = BE / 64;                      // pieces of a lane along the depth, and the columns
-#if KS_CLUSTERED
-constexpr int BLOCKS = KS_SPLIT;
-#else
-constexpr int BLOCKS = 1;
-#endif
-constexpr int SENDERS = BLOCKS * SLICES, SHARE = BM * BE / BLOCKS;  // elements of the outputs that a block finishes
-constexpr int SUMS = 4 * SENDERS * SHARE, STATES = 8 * SENDERS * BM, TOTALS = 8 * BM;  // bytes
 // Blocks of a multiprocessor: twelve warps have about 96 KB on their way; where a thread keeps more, what fits.
 constexpr int RESIDENT = BM == 8 && OWN == 16 && BD + BE <= 256 ? ks_max(1, 12 / SLICES) : 1;
-static_assert(BM % 8 == 0 && BK % (16 * SLICES) == 0 && BD % 32 == 0 && BE % 64 == 0, "tiles of whole products");
 static_assert(KS_STAGES == 2, "a thread has the step at work and what is on its way");
-static_assert(SHARE % 8 == 0 && (SENDERS & (SENDERS - 1)) == 0, "shares of whole pieces, warps a power of two");
-static_assert(sizeof(KS_TYPE_Q) == 2 && sizeof(KS_TYPE_K) == 2 && sizeof(KS_TYPE_V) == 2, "operands of two bytes");
 
-// Elements one by one, 0 from `count` on. Never part of a loop: it would take the registers of what is on its way there.
-template <class T>
-__device__ __noinline__ uint4 ks_gather(const T *from, int64_t along, int count) {
-    ks_block<T, 8> b;
-#pragma unroll 1
-    for (int e = 0; e < 8; e++) b.v[e] = e < count ? from[e * along] : ks_from_acc<T>(0);
-    return b.w[0];
+// Elements [column, column + 8) of a row; 0 where there are none.
+template <int Way, class T>
+KS_DEVICE void ks_piece(uint32_t (&to)[4], const ks_rows_of<T> &of, const T *row, int column) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (Way == KS_ONE_BY_ONE)
+        v = ks_gather(row + column * of.along, of.along, of.across - column);
+    else if (Way == KS_ALL_PIECES || column < of.across)
+        v = ks_load_once(row + column);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-// How the pieces of an operand are read: one by one; 8 elements at once, all there or none; and all there, from rows that
-// lie within 2^31 elements of the first.
-enum ks_ways { KS_ONE_BY_ONE, KS_PIECES, KS_ALL_PIECES };
-
-// Rows of an operand as a lane sees them: row k begins at `from` + k `step`, k < have; its elements are `along` apart, and
-// `across` of them are left where this lane begins.
-template <class T>
-struct ks_rows_of {
-    const T *from;
-    int64_t step, along;
-    int have, across;
-
-    // Row k, or the last one beyond it: what is computed of that counts for nothing.
-    template <int Way>
-    KS_DEVICE const T *row(int k) const {
-        k = ks_min(k, have - 1);
-        return Way == KS_ALL_PIECES ? from + uint32_t(k) * uint32_t(step) : from + k * step;
-    }
-    // Elements [column, column + 8) of a row; 0 where there are none.
-    template <int Way>
-    KS_DEVICE void piece(uint32_t (&to)[4], const T *row, int column) const {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (Way == KS_ONE_BY_ONE)
-            v = ks_gather(row + column * along, along, across - column);
-        else if (Way == KS_ALL_PIECES || column < across)
-            v = ks_load_once(row + column);
-        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    }
-};
-
-// Rows [k, k + Rows) of an operand, `lines` lines each, come to the second-level cache, by the lanes of a warp.
-template <int Rows, class T>
-KS_DEVICE void ks_ask(const T *from, int64_t step, int have, int lines, int k, int lane) {
-    for (int p = lane; p < Rows * lines; p += 32)
-        if (k + p / lines < have) ks_touch_far(from + (k + p / lines) * step + p % lines * (128 / int(sizeof(T))));
-}
-
-// The right operand of the first product: lane 4 g + t has pieces t, t + 4, .. of row g of each 8.
+// In registers: the step at work, of which the next takes the place piece by piece. Lane 4 g + t has pieces t, t + 4, ..
+// of rows g and g + 8 of each 16 keys, and of each 16 values columns 8 g.. of four rows.
 template <int Way>
-KS_DEVICE void ks_load_queries(const ks_rows_of<KS_TYPE_Q> (&queries)[TILES], uint32_t (&q)[TILES][ACROSS][4]) {
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int j = 0; j < ACROSS; j++) queries[r].template piece<Way>(q[r][j], queries[r].from, 32 * j);
-}
-
-// Of a warp: sums in the layout of mma.cuh, columns down and rows across: lane 4 g + t has columns
-// 64 h + 8 g + 0..7 of rows 2 t and 2 t + 1, as o[][4 h + i][2 b + e] column 2 i + b of row 2 t + e.
-struct ks_sums {
-    float o[TILES][BE / 16][4], m[TILES][2], l[TILES][2];
-};
-
-// What of the keys the block works on, as places after the first of them.
-struct ks_range {
-    int64_t first;
-    int have, whole;  // those before `whole` are seen by all rows
-};
-
-KS_DEVICE bool ks_near(int64_t step, int64_t rows) {
-    return step >= 0 && step < (int64_t(1) << 31) / ks_max(rows, int64_t(1));
-}
-
-KS_DEVICE float ks_column_most(float v) {
-#pragma unroll
-    for (int gap = 4; gap < 32; gap *= 2) v = fmaxf(v, __shfl_xor_sync(0xFFFFFFFF, v, gap));
-    return v;
-}
-
-template <int Way>
-KS_DEVICE void ks_attend(
-    const ks_args &x, const ks_at &i, const ks_range &range, const ks_rows_of<KS_TYPE_K> &keys,
-    const ks_rows_of<KS_TYPE_V> &values, const ks_sharpness &by, int rows, const uint32_t (&q)[TILES][ACROSS][4],
-    ks_sums &sums
-) {
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int steps = (range.have + BK - 1) / BK;
+struct ks_operands {
+    ks_rows_of<KS_TYPE_K> keys;
+    ks_rows_of<KS_TYPE_V> values;
+    int steps;
     uint32_t k[GROUPS][ACROSS][2][4], v[GROUPS][DOWN][4][4];
-    auto load_keys = [&](int step) {
-        const int from = step * BK + slice * OWN;
+
+    KS_DEVICE static int g() { return threadIdx.x % 32 / 4; }
+    KS_DEVICE static int t() { return threadIdx.x % 4; }
+    KS_DEVICE static int own(int step) { return step * BK + threadIdx.x / 32 * OWN; }
+
+    KS_DEVICE ks_operands(
+        const ks_rows_of<KS_TYPE_K> &keys, const ks_rows_of<KS_TYPE_V> &values, int steps, uint8_t *
+    ) : keys(keys.beside(8 * t())), values(values.beside(8 * g())), steps(steps) {}
+
+    KS_DEVICE void ask_keys(int step) {
 #pragma unroll
         for (int u = 0; u < GROUPS; u++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const auto *row = keys.template row<Way>(from + 16 * u + g + 8 * half);
+                const auto *row = keys.template row<Way>(own(step) + 16 * u + g() + 8 * half);
 #pragma unroll
-                for (int j = 0; j < ACROSS; j++) keys.template piece<Way>(k[u][j][half], row, 32 * j);
+                for (int j = 0; j < ACROSS; j++) ks_piece<Way>(k[u][j][half], keys, row, 32 * j);
             }
-    };
-    auto load_values = [&](int step) {
-        const int from = step * BK + slice * OWN;
+    }
+    KS_DEVICE void ask_values(int step) {
 #pragma unroll
         for (int u = 0; u < GROUPS; u++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const auto *row = values.template row<Way>(from + 16 * u + 2 * t + e % 2 + e / 2 * 8);
+                const auto *row = values.template row<Way>(own(step) + 16 * u + 2 * t() + e % 2 + e / 2 * 8);
 #pragma unroll
-                for (int h = 0; h < DOWN; h++) values.template piece<Way>(v[u][h][e], row, 64 * h);
+                for (int h = 0; h < DOWN; h++) ks_piece<Way>(v[u][h][e], values, row, 64 * h);
             }
-    };
-    if (steps > 0) load_keys(0), load_values(0);
-    for (int step = 0; step < steps; step++) {
-        float s[TILES][GROUPS][4];
-#pragma unroll
-        for (int r = 0; r < TILES; r++)
-#pragma unroll
-            for (int u = 0; u < GROUPS; u++) s[r][u][0] = s[r][u][1] = s[r][u][2] = s[r][u][3] = 0;
-#pragma unroll
-        for (int j = 0; j < ACROSS; j++)
-#pragma unroll
-            for (int w = 0; w < 4; w += 2)
-#pragma unroll
-                for (int u = 0; u < GROUPS; u++) {
-                    const uint32_t a[4] = {k[u][j][0][w], k[u][j][1][w], k[u][j][0][w + 1], k[u][j][1][w + 1]};
-#pragma unroll
-                    for (int r = 0; r < TILES; r++) ks_multiply<KS_TYPE_K>(s[r][u], a, q[r][j][w], q[r][j][w + 1]);
-                }
-        if (step + 1 < steps) load_keys(step + 1);
-        const int from = step * BK + slice * OWN;
-        const bool cut = from + OWN > range.whole;
-        uint32_t p[TILES][GROUPS][2];
-#pragma unroll
-        for (int r = 0; r < TILES; r++) {
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                ks_at at = i;
-                at.M += 8 * r + 2 * t + e;
-#if !KS_SCALED
-#pragma unroll
-                for (int u = 0; u < GROUPS; u++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        const int key = from + 16 * u + 8 * half + g;
-                        at.K = range.first + key;
-                        float &score = s[r][u][2 * half + e];
-                        if (key < range.have && at.M < i.M + rows) score = ks_score(x, at, score);
-                    }
-#endif
-                if (by.turned)
-#pragma unroll
-                    for (int u = 0; u < GROUPS; u++) s[r][u][e] *= -1, s[r][u][2 + e] *= -1;
-                if (cut) {
-                    const int64_t seen = KS_SEES ? ks_min(int64_t(range.have), ks_sees(x, at) - range.first) : range.have;
-#pragma unroll
-                    for (int u = 0; u < GROUPS; u++)
-#pragma unroll
-                        for (int half = 0; half < 2; half++)
-                            if (from + 16 * u + 8 * half + g >= seen) s[r][u][2 * half + e] = -KS_INFINITY;
-                }
-                float most = s[r][0][e];
-#pragma unroll
-                for (int u = 0; u < GROUPS; u++) most = fmaxf(most, fmaxf(s[r][u][e], s[r][u][2 + e]));
-                most = fmaxf(sums.m[r][e], ks_column_most(most));
-                const float shift = by.shift(most), less = ks_ex2_flushed(sums.m[r][e] * by.sharp - shift);
-                float sum = 0;
-#pragma unroll
-                for (int u = 0; u < GROUPS; u++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        float &w = s[r][u][2 * half + e];
-                        w = ks_ex2_flushed(fmaf(w, by.sharp, -shift));
-                        sum += w;
-                    }
-                sums.m[r][e] = most, sums.l[r][e] = fmaf(sums.l[r][e], less, sum);
-#pragma unroll
-                for (int n = 0; n < BE / 16; n++) sums.o[r][n][e] *= less, sums.o[r][n][2 + e] *= less;
-            }
-#pragma unroll
-            for (int u = 0; u < GROUPS; u++)
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-                    p[r][u][half] = ks_turn(ks_pair(s[r][u][2 * half], s[r][u][2 * half + 1], KS_TYPE_V()));
-        }
-#pragma unroll
-        for (int u = 0; u < GROUPS; u++)
-#pragma unroll
-            for (int h = 0; h < DOWN; h++)
-#pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    const auto &w = v[u][h];  // of four keys
-                    const uint32_t a[4] = {ks_low_halves(w[0][n], w[1][n]), ks_high_halves(w[0][n], w[1][n]),
-                                           ks_low_halves(w[2][n], w[3][n]), ks_high_halves(w[2][n], w[3][n])};
-#pragma unroll
-                    for (int r = 0; r < TILES; r++)
-                        ks_multiply<KS_TYPE_V>(sums.o[r][4 * h + n], a, p[r][u][0], p[r][u][1]);
-                }
-        if (step + 1 < steps) load_values(step + 1);
     }
-}
+    KS_DEVICE void begin() {
+        if (steps > 0) ask_keys(0), ask_values(0);
+    }
+    KS_DEVICE void before_keys(int) {}
+    KS_DEVICE void after_keys(int step) {
+        if (step + 1 < steps) ask_keys(step + 1);
+    }
+    KS_DEVICE void before_values(int) {}
+    KS_DEVICE void after_values(int step) {
+        if (step + 1 < steps) ask_values(step + 1);
+    }
 
-// Where the sums of all warps meet: [sender][share of o], [sender][row] m (then its weight) and l, [row] m and l of all.
-struct ks_room {
-    float *os;
-    float2 *states, *totals;
-
-    KS_DEVICE explicit ks_room(uint8_t *memory)
-        : os(reinterpret_cast<float *>(memory)), states(reinterpret_cast<float2 *>(memory + SUMS)),
-          totals(reinterpret_cast<float2 *>(memory + SUMS + STATES)) {}
+    KS_DEVICE void key(int, int u, int s, uint32_t (&a)[4]) const {
+        const int j = s / 2, w = s % 2 * 2;
+        a[0] = k[u][j][0][w], a[1] = k[u][j][1][w], a[2] = k[u][j][0][w + 1], a[3] = k[u][j][1][w + 1];
+    }
+    KS_DEVICE void value(int, int u, int n, uint32_t (&a)[4]) const {
+        const auto &w = v[u][n / 4];  // of four keys
+        a[0] = ks_low_halves(w[0][n % 4], w[1][n % 4]), a[1] = ks_high_halves(w[0][n % 4], w[1][n % 4]);
+        a[2] = ks_low_halves(w[2][n % 4], w[3][n % 4]), a[3] = ks_high_halves(w[2][n % 4], w[3][n % 4]);
+    }
+    KS_DEVICE static void query(const ks_rows_of<KS_TYPE_Q> &row, uint32_t (&q)[ACROSS][4]) {
+        const auto own = row.beside(8 * t());
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) ks_piece<Way>(q[j], own, own.from, 32 * j);
+    }
+    KS_DEVICE void settle(float (&)[TILES][BE / 16][4]) const {}
 };
 
-// Elements of block `rank`'s share that exist.
-KS_DEVICE int ks_share_of(int rank, int rows) { return ks_max(0, ks_min(rows * BE - rank * SHARE, SHARE)); }
-
-KS_DEVICE void ks_send(void *to, unsigned barrier, int rank, float a, float b, float c, float d) {
-#if KS_CLUSTERED
-    ks_cluster_send(ks_shared_address(to), barrier, rank, make_float4(a, b, c, d));
-#else
-    *reinterpret_cast<float4 *>(to) = make_float4(a, b, c, d);
-#endif
-}
-
-// What this warp has of each row to the blocks that finish it.
-KS_DEVICE void ks_send_sums(const ks_room &room, unsigned barrier, int rank, int rows, const ks_sums &sums) {
-    const int lane = threadIdx.x % 32, sender = rank * SLICES + threadIdx.x / 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-#pragma unroll
-        for (int to = g; to < BLOCKS; to += 8)
-            if (ks_share_of(to, rows) > 0)
-                ks_send(room.states + sender * BM + 8 * r + 2 * t, barrier, to, sums.m[r][0], sums.l[r][0],
-                        sums.m[r][1], sums.l[r][1]);
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int h = 0; h < DOWN; h++) {
-                const int row = 8 * r + 2 * t + e, at = row * BE + 64 * h + 8 * g, to = at / SHARE;
-                if (row >= rows) continue;
-                float *place = room.os + sender * SHARE + at - to * SHARE;
-                const auto &o = sums.o[r];
-                ks_send(place, barrier, to, o[4 * h][e], o[4 * h][2 + e], o[4 * h + 1][e], o[4 * h + 1][2 + e]);
-                ks_send(place + 4, barrier, to, o[4 * h + 2][e], o[4 * h + 2][2 + e], o[4 * h + 3][e], o[4 * h + 3][2 + e]);
-            }
-    }
-}
-
-// Lanes that add up one piece of the outputs: as many as `threads` there are for it, a power of two up to 8.
-KS_DEVICE constexpr int ks_sharing(int threads) {
-    int lanes = 1;
-    while (lanes < 8 && 2 * lanes <= threads && 2 * lanes <= SENDERS) lanes *= 2;
-    return lanes;
-}
-
-// This block's share of the outputs, from what all warps have sent. Where they go is found before that has come.
-KS_DEVICE void ks_finish(
-    const ks_args &x, ks_at at, const ks_room &room, const ks_sharpness &by, unsigned barrier, int rank, int rows,
-    int columns
-) {
-    constexpr int across = SENDERS < 32 ? SENDERS : 32, beside = 32 / across;  // lanes of a row; rows of a warp
-    constexpr int turns = (SHARE + BE - 1) / BE + (SHARE < BE || SHARE % BE ? 1 : 0);  // rows of a share, at most
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, low = rank * SHARE / BE;
-    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4, pieces = SHARE / wide;  // columns of a lane
-    constexpr int together = ks_sharing(THREADS / pieces), own = 32 / together;  // lanes of a piece; pieces of a warp
-    const int64_t first = at.M;
-    at.M = first + ks_min((rank * SHARE + wide * (slice * own + lane % own)) / BE, rows - 1);
-    ks_row place = ks_row_of(x, at);
-#if KS_CLUSTERED
-    ks_barrier_wait(barrier, 0);
-#else
-    __syncthreads();
-#endif
-#pragma unroll
-    for (int n = 0; n < (turns + beside * SLICES - 1) / (beside * SLICES); n++) {
-        const int row = low + (n * SLICES + slice) * beside + lane / across, kept = ks_min(row, BM - 1);
-        float most = -KS_INFINITY, sum = 0;
-#pragma unroll
-        for (int s = lane % across; s < SENDERS; s += across) most = fmaxf(most, room.states[s * BM + kept].x);
-#pragma unroll
-        for (int gap = 1; gap < across; gap *= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, gap));
-        const float shift = by.shift(most);
-#pragma unroll
-        for (int s = lane % across; s < SENDERS; s += across) {
-            float2 &state = room.states[s * BM + kept];
-            const float weight = ks_ex2_flushed(state.x * by.sharp - shift);
-            sum = fmaf(state.y, weight, sum);
-            if (row == kept) state.x = weight;
-        }
-#pragma unroll
-        for (int gap = 1; gap < across; gap *= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, gap);
-        if (row == kept && lane % across == 0) room.totals[row] = make_float2(by.score(most), sum);
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int base = 0; base < pieces; base += SLICES * own) {
-        const int piece = base + slice * own + lane % own, element = rank * SHARE + wide * piece;
-        const bool there = piece < pieces && element < rows * BE;
-        const int row = there ? element / BE : low;
-        float o[wide] = {};
-        if (there)
-#pragma unroll 4
-            for (int s = lane / own; s < SENDERS; s += together) {
-                const float weight = room.states[s * BM + row].x;
-                const float4 *part = reinterpret_cast<const float4 *>(room.os + s * SHARE + wide * piece);
-#pragma unroll
-                for (int e = 0; e < wide; e += 4) {
-                    const float4 v = part[e / 4];
-                    o[e] = fmaf(v.x, weight, o[e]), o[e + 1] = fmaf(v.y, weight, o[e + 1]);
-                    o[e + 2] = fmaf(v.z, weight, o[e + 2]), o[e + 3] = fmaf(v.w, weight, o[e + 3]);
-                }
-            }
-#pragma unroll
-        for (int gap = own; gap < 32; gap *= 2)
-#pragma unroll
-            for (int e = 0; e < wide; e++) o[e] += __shfl_xor_sync(0xFFFFFFFF, o[e], gap);
-        at.M = first + row, at.N = element % BE;
-        if (!there || lane >= own || at.N >= columns) continue;
-        ks_fields f[wide];
-#pragma unroll
-        for (int e = 0; e < wide; e++) f[e].m = room.totals[row].x, f[e].l = room.totals[row].y, f[e].o = o[e];
-        if (base > 0) place = ks_row_of(x, at);
-        ks_put_N<wide>(x, place, at, ks_min(wide, columns - int(at.N)), f);
-        if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    attention_direct(const __grid_constant__ ks_args x) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_direct(const __grid_constant__ ks_args x) {
     extern __shared__ __align__(128) uint8_t memory[];
-    ks_allow_next_launch();
-    const ks_room room(memory);
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const unsigned blocks = unsigned(ks_ceil<int64_t>(ks_extent_M(x), BM)), batches = unsigned(ks_extent_B(x));
-    const unsigned tile = blockIdx.x / BLOCKS;
-    ks_at i;
-    i.M = int64_t(blocks - 1 - tile % blocks) * BM;  // rows that see most begin first
-    i.B = tile / blocks % batches;
-    const int rows = int(ks_min(ks_extent_M(x) - i.M, int64_t(BM)));
-    int rank = 0;
-    unsigned barrier = 0;
-#if KS_CLUSTERED
-    i.S = rank = int(ks_cluster_rank());
-    barrier = ks_shared_address(memory + SUMS + STATES + TOTALS);
-    if (threadIdx.x == 0) {
-        const int own = ks_share_of(rank, rows);
-        ks_barrier_init(barrier, 1);
-        ks_barrier_init_fence();
-        ks_barrier_expect(barrier, own > 0 ? SENDERS * (4 * own + 8 * BM) : 0);
-    }
-    ks_cluster_sync();
-#else
-    i.S = tile / blocks / batches;
-#endif
-    ks_at high = i;
-    high.M += rows - 1;
-    ks_range range;
-    range.first = ks_first_K(x, i);
-    const int64_t last = KS_SEES ? ks_min(ks_last_K(x, i), ks_most_seen(x, i, high)) : ks_last_K(x, i);
-    range.have = int(ks_max(int64_t(0), last - range.first));
-    range.whole = range.have;
-    if (KS_SEES) range.whole = int(ks_max(int64_t(0), ks_min(last, ks_least_seen(x, i, high)) - range.first));
-
-    const int depth = int(ks_extent_D(x)), columns = int(ks_extent_N(x));
-    const int64_t step_k = ks_step_K_K(x), step_v = ks_step_V_K(x);
-    const auto *const keys_at = ks_at_K(x, i) + range.first * step_k;
-    const auto *const values_at = ks_at_V(x, i) + range.first * step_v;
-    const bool whole = ks_wide_Q(x) && ks_wide_K(x) && ks_wide_V(x) && depth % 8 == 0 && columns % 8 == 0;
-    const bool all = whole && depth == BD && columns == BE && ks_near(step_k, range.have) && ks_near(step_v, range.have);
-    if (AHEAD > 0 && whole) {
-        ks_ask<AHEAD * OWN>(keys_at, step_k, range.have, (depth + 63) / 64, slice * AHEAD * OWN, lane);
-        ks_ask<AHEAD * OWN>(values_at, step_v, range.have, (columns + 63) / 64, slice * AHEAD * OWN, lane);
-    }
-    const int64_t along_k = ks_step_K_D(x), along_v = ks_step_V_N(x), along_q = ks_step_Q_D(x);
-    const ks_rows_of<KS_TYPE_K> keys{keys_at + 8 * t * along_k, step_k, along_k, range.have, depth - 8 * t};
-    const ks_rows_of<KS_TYPE_V> values{values_at + 8 * g * along_v, step_v, along_v, range.have, columns - 8 * g};
-    ks_rows_of<KS_TYPE_Q> queries[TILES];  // a row of each 8: where it lies takes divisions, which nothing waits for here
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-        ks_at at = i;
-        at.M += ks_min(8 * r + g, rows - 1);
-        queries[r] = {ks_at_Q(x, at) + 8 * t * along_q, 0, along_q, 1, 8 * r + g < rows ? depth - 8 * t : 0};
-    }
-    ks_wait_for_earlier_launch();
-    uint32_t q[TILES][ACROSS][4];
-    if (whole)
-        ks_load_queries<KS_PIECES>(queries, q);
-    else
-        ks_load_queries<KS_ONE_BY_ONE>(queries, q);
-    const ks_sharpness by(x);
-    ks_sums sums;
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-        sums.m[r][0] = sums.m[r][1] = -KS_INFINITY, sums.l[r][0] = sums.l[r][1] = 0;
-#pragma unroll
-        for (int n = 0; n < BE / 16; n++) sums.o[r][n][0] = sums.o[r][n][1] = sums.o[r][n][2] = sums.o[r][n][3] = 0;
-    }
-    if (all)
-        ks_attend<KS_ALL_PIECES>(x, i, range, keys, values, by, rows, q, sums);
-    else if (whole)
-        ks_attend<KS_PIECES>(x, i, range, keys, values, by, rows, q, sums);
-    else
-        ks_attend<KS_ONE_BY_ONE>(x, i, range, keys, values, by, rows, q, sums);
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int gap = 4; gap < 32; gap *= 2) sums.l[r][e] += __shfl_xor_sync(0xFFFFFFFF, sums.l[r][e], gap);
-    ks_send_sums(room, barrier, rank, rows, sums);
-    if (KS_CLUSTERED && ks_share_of(rank, rows) == 0) return;  // nothing is sent here
-    ks_finish(x, i, room, by, barrier, rank, rows, columns);
+    ks_attend_few<ks_operands>(x, memory);
 }

@@ -1,6 +1,6 @@
 // Hopper kernels on the host: clusters of blocks one after the other, every thread of a cluster a fiber. Stands for
 // mbarrier.cuh, bulk.cuh, bulk_axes.cuh, cluster.cuh, cluster_words.cuh, registers.cuh, turns.cuh, wgmma.cuh,
-// wgmma_registers.cuh, stmatrix.cuh, and mma.cuh and direct.cuh without what they load from shared memory.
+// wgmma_registers.cuh, stmatrix.cuh, mma.cuh, direct.cuh, shared.cuh and async_copy.cuh.
 //
 // What the device does by itself happens late here: a copy lands, and a store or a product reads shared memory, no
 // sooner than something waits for it or nothing else can go on. So a stage that is given back too early, or a piece that
@@ -60,14 +60,16 @@ struct Block {
 struct Warp {
     unsigned v[32][4], to[32], b[32][2];
     float number[32];
+    unsigned char rows[32][16];
     const unsigned *left[32];
 };
 struct Fiber {
     ucontext_t context;
     std::vector<char> stack;
     bool done = false;
-    std::deque<std::vector<std::function<void()>>> products, stores;
-    std::vector<std::function<void()>> open_products, open_stores;
+    std::deque<std::vector<std::function<void()>>> products, stores, copies;
+    std::vector<std::function<void()>> open_products, open_stores, open_copies;
+    unsigned arrived;  // which turn of the cluster's meeting
 };
 static std::vector<Block> blocks;
 static std::vector<Warp> warps;
@@ -152,7 +154,15 @@ static int __all_sync(unsigned, int holds) {
     __syncwarp();
     return all;
 }
-static void ks_cluster_sync() { meet(blocks[0].meetings[999], int(fibers.size())); }
+static void ks_cluster_arrive() {
+    Meeting &m = blocks[0].meetings[999];
+    fibers[current].arrived = m.turn, moved++;
+    if (++m.here == int(fibers.size())) m.here = 0, m.turn++;
+}
+static void ks_cluster_wait() {
+    wait_until([] { return blocks[0].meetings[999].turn != fibers[current].arrived; });
+}
+static void ks_cluster_sync() { ks_cluster_arrive(), ks_cluster_wait(); }
 static bool ks_elect() { return threadIdx.x % 32 == 0; }
 static int __shfl_sync(unsigned, int v, int) { return v; }  // of what is the same in a warp
 static unsigned ks_cluster_rank() { return rank_of_block(); }
@@ -422,6 +432,43 @@ template <class T> static void ks_multiply(float (&d)[4], const unsigned (&a)[4]
     }
     __syncwarp();
 }
+
+// Four 8x8 matrices of 16-bit elements; lane 8 i + r has the address of row r of matrix i.
+static void load_matrices(unsigned (&r)[4], unsigned row, bool transposed) {
+    Warp &w = warps[current / 32];
+    const int lane = threadIdx.x % 32;
+    if (row % 16) fail("a row of a matrix that is not aligned");
+    memcpy(w.rows[lane], at_shared(row), 16);
+    __syncwarp();
+    for (int m = 0; m < 4; m++) {
+        unsigned word = 0;
+        for (int e = 0; e < 2; e++) {
+            const int y = transposed ? lane % 4 * 2 + e : lane / 4, x = transposed ? lane / 4 : lane % 4 * 2 + e;
+            uint16_t half;
+            memcpy(&half, w.rows[m * 8 + y] + 2 * x, 2);
+            word |= unsigned(half) << 16 * e;
+        }
+        r[m] = word;
+    }
+    __syncwarp();
+}
+static void ks_load_matrices(unsigned (&r)[4], unsigned row) { load_matrices(r, row, false); }
+static void ks_load_matrices_transposed(unsigned (&r)[4], unsigned row) { load_matrices(r, row, true); }
+
+// -- copies of a thread, which happen no sooner than they are waited for
+
+typedef uint32_t ks_shared_t;
+static ks_shared_t ks_shared(const void *p) { return ks_shared_address(p); }
+template <int Bytes> static void ks_copy_async(ks_shared_t to, const void *from, int valid) {
+    if (to % Bytes || uintptr_t(from) % Bytes) fail("a copy that is not aligned");
+    unsigned char *place = at_shared(to);
+    fibers[current].open_copies.push_back([=] { memset(place, 0, Bytes), memcpy(place, from, valid); });
+}
+static void ks_copy_commit() {
+    Fiber &f = fibers[current];
+    f.copies.push_back(std::move(f.open_copies)), f.open_copies.clear();
+}
+template <int Pending> static void ks_copy_wait() { run_down(fibers[current].copies, Pending); }
 
 // -- running
 

@@ -1,0 +1,151 @@
+// attention/05_ring: few queries; keys and values go by shared memory, where each warp has a ring of its own.
+//
+// Computes  s = f(sum over d of Q[m,d] * K[k,d]);  m = max s, l = sum of exp(s - m), o[n] = sum of exp(s - m) * V[k,n];
+//           out = g(m, l, o), for each batch. Rows m may be several axes: query heads that share K and V.
+// Idea      As 03, but what is on its way takes no registers, so that more is: copies of 16 bytes to a warp's own part of
+//           shared memory, whole rows by neighbouring lanes. A step's keys make room for later ones as soon as they were
+//           used, its values after that. No barrier of the block while keys go by: nobody else reads what a warp asked for.
+// Params    BM rows of a block, 8 a product; BK keys of a step of all warps; BD, BE inner depth and columns, filled up;
+//           STAGES steps in shared memory, at work or on their way; SPLIT with KS_CLUSTERED: blocks of a cluster
+// Knobs     SLICES warps;  AHEAD steps of keys and values that come to the second-level cache while the launch before
+//           still runs: nothing is read early, so nothing stale can be
+// Launch    a block for BM rows and BE columns of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the
+//           same rows and columns
+// Shared    4 * SLICES * BM * (BE + 2 * SPLIT) + 8 * BM + 16, SPLIT 1 without KS_CLUSTERED, in whole 128 bytes, and
+//           2 * STAGES * BK * (BD + BE)
+// Traffic   V is read once for each BM rows of a batch, K once for these and each BE columns; the output is written once.
+// Edges     any extents, 1 and more; any strides: where pieces are no whole 16 bytes, elements are moved one by one
+#include "ks_generated.h"
+
+#include "async_copy.cuh"
+#include "few.cuh"
+#include "swizzle.cuh"
+
+constexpr int STAGES = KS_STAGES, KEY_BYTES = 2 * OWN * BD, STAGE = KEY_BYTES + 2 * OWN * BE;  // of a warp
+constexpr int RESIDENT = BM == 8 && BD + BE <= 256 ? ks_max(1, 12 / SLICES) : 1;              // blocks of a multiprocessor
+constexpr int TURNED = BE + 4;  // elements from row to row while sums turn: no two lanes in one bank
+static_assert(STAGES * STAGE >= 4 * BM * TURNED, "sums turn around in the place of keys and values");
+
+// The rows of a warp's step from `first` on to `to`, its place in the ring.
+template <int Way, int Wide, class T>
+KS_DEVICE void ks_ask_rows(uint8_t *to, const ks_rows_of<T> &rows, int first) {
+    constexpr int pieces = Wide / 8, turns = OWN * pieces / 32;
+    const int lane = threadIdx.x % 32;
+    const ks_shared_t place = ks_shared(to);
+    if (Way == KS_ALL_PIECES && 32 % pieces == 0 && first + OWN <= rows.have) {  // a constant step from row to row
+        const int64_t step = 32 / ks_min(pieces, 32) * rows.step;
+        const T *from = rows.from + (first + lane / pieces) * rows.step + lane % pieces * 8;
+#pragma unroll
+        for (int n = 0; n < turns; n++, from += step)
+            ks_copy_async<16>(place + ks_place<pieces>(32 / ks_min(pieces, 32) * n + lane / pieces, lane % pieces), from, 16);
+        return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < turns; n++) {
+        const int row = (32 * n + lane) / pieces, piece = (32 * n + lane) % pieces, column = 8 * piece;
+        const int at = ks_place<pieces>(row, piece);
+        const T *from = rows.template row<Way>(first + row);
+        if (Way == KS_ONE_BY_ONE) {
+            *reinterpret_cast<uint4 *>(to + at) = ks_gather(from + column * rows.along, rows.along, rows.across - column);
+        } else {
+            const bool there = Way == KS_ALL_PIECES || column < rows.across;
+            ks_copy_async<16>(place + at, there ? from + column : from, there ? 16 : 0);
+        }
+    }
+}
+
+// Groups of copies follow each other as keys, values, keys, values: what is used next is all but the last 2 STAGES - 1.
+template <int Way>
+struct ks_operands {
+    const ks_rows_of<KS_TYPE_K> &keys;
+    const ks_rows_of<KS_TYPE_V> &values;
+    int steps, slot = 0;  // the step at work is in that place
+    uint8_t *ring;        // this warp's
+
+    KS_DEVICE ks_operands(
+        const ks_rows_of<KS_TYPE_K> &keys, const ks_rows_of<KS_TYPE_V> &values, int steps, uint8_t *rings
+    ) : keys(keys), values(values), steps(steps), ring(rings + threadIdx.x / 32 * (STAGES * STAGE)) {}
+
+    KS_DEVICE uint8_t *keys_in(int place) const { return ring + place * STAGE; }
+    KS_DEVICE uint8_t *values_in(int place) const { return keys_in(place) + KEY_BYTES; }
+    KS_DEVICE static int own(int step) { return step * BK + threadIdx.x / 32 * OWN; }
+
+    KS_DEVICE void ask_keys(int step, int place) {
+        if (step < steps) ks_ask_rows<Way, BD>(keys_in(place), keys, own(step));
+        ks_copy_commit();
+    }
+    KS_DEVICE void ask_values(int step, int place) {
+        if (step < steps) ks_ask_rows<Way, BE>(values_in(place), values, own(step));
+        ks_copy_commit();
+    }
+    KS_DEVICE void begin() {
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++) ask_keys(s, s), ask_values(s, s);
+    }
+    KS_DEVICE static void arrived() {
+        ks_copy_wait<2 * STAGES - 1>();
+        __syncwarp();
+    }
+    KS_DEVICE void before_keys(int) { arrived(); }
+    KS_DEVICE void after_keys(int step) {
+        __syncwarp();
+        ask_keys(step + STAGES, slot);
+    }
+    KS_DEVICE void before_values(int) { arrived(); }
+    KS_DEVICE void after_values(int step) {
+        __syncwarp();
+        ask_values(step + STAGES, slot);
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
+    }
+
+    KS_DEVICE void key(int, int u, int s, uint32_t (&a)[4]) const {
+        const int lane = threadIdx.x % 32, row = 16 * u + lane % 16, piece = 2 * s + lane / 16;
+        ks_load_matrices(a, ks_shared(keys_in(slot) + ks_place<BD / 8>(row, piece)));
+    }
+    KS_DEVICE void value(int, int u, int n, uint32_t (&a)[4]) const {
+        const int lane = threadIdx.x % 32, row = 16 * u + lane % 8 + lane / 16 * 8, piece = 2 * n + lane / 8 % 2;
+        ks_load_matrices_transposed(a, ks_shared(values_in(slot) + ks_place<BE / 8>(row, piece)));
+    }
+    KS_DEVICE static void query(const ks_rows_of<KS_TYPE_Q> &row, uint32_t (&q)[ACROSS][4]) {
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++)
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                const int column = 32 * j + 8 * w + threadIdx.x % 4 * 2;
+                q[j][w] = 0;
+                if (Way == KS_ONE_BY_ONE)
+                    q[j][w] = ks_gather(row.from + column * row.along, row.along, ks_min(row.across - column, 2)).x;
+                else if (column < row.across)
+                    q[j][w] = *reinterpret_cast<const uint32_t *>(row.from + column);
+            }
+    }
+    // Through the ring, of which nothing is wanted any more.
+    KS_DEVICE void settle(float (&o)[TILES][BE / 16][4]) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        float *const place = reinterpret_cast<float *>(ring);
+        ks_copy_wait<0>();
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+            for (int n = 0; n < BE / 16; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) place[(8 * r + 2 * t + e % 2) * TURNED + 16 * n + e / 2 * 8 + g] = o[r][n][e];
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+#pragma unroll
+                for (int n = 0; n < BE / 32; n++) {
+                    const int column = n / 2 * 64 + 8 * g + n % 2 * 4;
+                    const float4 w = *reinterpret_cast<const float4 *>(place + (8 * r + 2 * t + e) * TURNED + column);
+                    o[r][2 * n][e] = w.x, o[r][2 * n][2 + e] = w.y, o[r][2 * n + 1][e] = w.z, o[r][2 * n + 1][2 + e] = w.w;
+                }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_ring(const __grid_constant__ ks_args x) {
+    extern __shared__ __align__(128) uint8_t memory[];
+    ks_attend_few<ks_operands>(x, memory);
+}
