@@ -7,10 +7,11 @@ the bytes as long as enough of them are on their way: 64 KB of each multiprocess
 values of its next step. Expected: 130 us. One sequence of 1024 keys, 2 MB, takes the start of a block, one trip to
 memory and the exchange within a cluster: 4 us expected where the launch before hides the start.
 
-Four heads of keys in clusters of 16 are 64 blocks. Plain loads of 64 multiprocessors take 19, 12 and 10 us for 33 MB with
-32, 64 and 128 KB of each on their way, 9 us by all 132: registers hold 128 KB, but while one half is worked on the other
-half's place is empty. In shared memory it is asked for again at once. Expected of rings: 16384 keys in 12.5 us for 16.9,
-4096 in 6.2 for 8.0. Tiles of half the columns, which are twice the blocks but read the keys twice, took 17.0 and 7.7.
+Four heads of keys in clusters of 16 are 64 blocks. Plain loads by 64 multiprocessors take 19, 12 and 10 us for 33 MB
+with 32, 64 and 128 KB of each on their way, 9 us by all 132: registers hold 128 KB, but while one half is worked on the
+other half's place is empty. In shared memory it is asked for again at once. Expected of rings: 16384 keys in 12.5 us
+for 16.9, 4096 in 6.2 for 8.0. Tiles of half the columns, which are twice the blocks but read the keys twice, took 17.0
+and 7.7.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _fits(taken: Callable[[Config], int]) -> Constraint:
 
 
 def efficiency(c: Config, d: Device, s: Sizes) -> float:
-    """Share of the tensor rate: one product after the other, each with what comes between for its keys. Tiles of columns
-    each compute all scores."""
+    """Share of the tensor rate: one product after the other, each with what comes between for its keys. Each tile of
+    columns computes all scores."""
     rows = s["M"] / (-(-s["M"] // c["BM"]) * c["BM"])
     return 0.5 * rows * (s["D"] + s["N"]) / (-(-s["N"] // c["BE"]) * (c["BD"] + c["BE"]))
 
