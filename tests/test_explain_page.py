@@ -16,7 +16,7 @@ from kernsearch.records import read
 from kernsearch.records.lookup import shipped_folder
 from kernsearch.report.explain import explained
 from kernsearch.report.explain_page import markdown, write_page
-from kernsearch.report.units import duration
+from kernsearch.units import duration
 
 pytest.importorskip("matplotlib")
 from kernsearch.report.explain_plot import pictures

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..units import duration, operations
 from . import figures
-from .units import duration, operations
 
 _MEASURED, _PREDICTED, _LINE = "#4878a8", "#d07c2a", "#444444"
 _WIDE_IN = 8.0

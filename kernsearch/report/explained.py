@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..units import duration, interval, operations, size, spelled
 from .tables import table
-from .units import duration, interval, operations, size, spelled
 
 _RANKED = 12  # variants listed
 _REASONS = 12  # of refusals
