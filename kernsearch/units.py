@@ -10,7 +10,7 @@ def duration(seconds: float) -> str:
     """0.00123 -> '1.23 ms'."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
         if seconds >= scale or unit == "ns":
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
+            return f"{three(seconds / scale)} {unit}"
     raise AssertionError("unreachable")
 
 
@@ -29,6 +29,11 @@ def amount(number: float, unit: str) -> str:
         if number >= scale * (1 - 5e-5):  # what is rounded to it, too
             return f"{_four(number / scale)} {prefix}{unit}"
     return f"{_four(number)} {unit}"
+
+
+def three(number: float) -> str:
+    """Three digits, or all before the point: 4224.3 -> '4224'."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
 def _four(number: float) -> str:

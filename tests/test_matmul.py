@@ -286,7 +286,7 @@ OVERLAPPING = {
     "one column for all": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (4, 0)),
     "windows": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (4, 4)),
     "rows that share an end": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (8, 4)),
-    "half an element on": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (14, 4)),
+    "half an element": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (10, 4)),
 }
 
 
