@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import case_recordings
 from common import cli, keep, wait_until_idle
 from search import duel
 
@@ -42,8 +42,6 @@ UNTUNED = (
     (1000, 10, 1000), (777, 1555, 333),
 )  # fmt: skip
 UNTUNED_FLOOR = 0.8
-RECORDINGS = lookup.shipped_folder() / "recordings"
-CASES = ("register-spill", "packing", "threads", "online-softmax")
 NEAR_FLOOR = 0.85
 NEAR_TRIALS, NEAR_TIMEOUT_S = "60", "30"
 
@@ -196,14 +194,8 @@ def near(count: int = 20, seed: int = 0) -> None:
 
 def cases() -> None:
     """Predictions, samples and verdicts of the cases of CPUs, as recordings that are shipped."""
-    wait_until_idle()
-    where = backends.resolve("cpu")[1]
-    for name in CASES:
-        told = cli("case", name, "--device", "cpu")
-        path = RECORDINGS / where.key / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(told, indent=1) + "\n")
-        print(f"{name}: {told['comparisons'][0]['label']}: {told['comparisons'][0].get('verdict')}", flush=True)
+    if not case_recordings.record("cpu"):
+        raise SystemExit(1)
 
 
 def _tuned(shape: Sequence[int], cache: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from kernsearch.errors import KernsearchError
 from kernsearch.report.case_report import write_report
 
 SHIPPED = Path(__file__).parent.parent / "cache" / recordings.FOLDER
+REPORTS = Path("build/cases")
 
 
 def main() -> None:
@@ -32,29 +34,34 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="CASE", help="all cases that are about the device by default")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--into", type=Path, default=None, help="folder of this device's recordings")
-    parser.add_argument("--reports", type=Path, default=Path("build/cases"))
+    parser.add_argument("--reports", type=Path, default=REPORTS)
     parser.add_argument("--again", action="store_true", help="compare with what is recorded instead of writing it")
     asked = parser.parse_args()
-    device = backends.resolve(asked.device)[1]
-    into = asked.into or SHIPPED / device.key
-    names = asked.names or [name for name, case in cases().items() if device.backend in case.backends]
-    failed = False
-    for name in names:
+    sys.exit(int(not record(asked.device, asked.names, asked.into, asked.reports, again=asked.again)))
+
+
+def record(
+    device: str, names: Sequence[str] = (), into: Path | None = None, reports: Path = REPORTS, *, again: bool = False
+) -> bool:
+    """Run cases, all that are about the device by default. Did all of them run, and no recorded verdict turn round?"""
+    where, good = backends.resolve(device)[1], True
+    into = into or SHIPPED / where.key
+    for name in names or [name for name, case in cases().items() if where.backend in case.backends]:
         wait_until_idle()
-        began, folder = time.monotonic(), asked.reports / name
+        began, folder = time.monotonic(), reports / name
         try:
-            told = run(cases()[name], device=asked.device, out=folder)
+            told = run(cases()[name], device=device, out=folder)
         except KernsearchError as error:
             print(f"\n{name}: {error}", flush=True)
-            failed = True
+            good = False
             continue
         write_report(folder, told)
         show(told, time.monotonic() - began)
-        if not asked.again:
+        if not again:
             recordings.keep(into / f"{name}.json", told)
-        else:
-            failed |= turned(told, into / f"{name}.json")
-    sys.exit(int(failed))
+        elif turned(told, into / f"{name}.json"):
+            good = False
+    return good
 
 
 def show(told: dict[str, Any], seconds: float) -> None:

@@ -11,12 +11,15 @@ from .backends import Backend
 from .backends.expressions import fold
 from .derive import Variant
 from .device import Device
+from .errors import DeviceError
 from .launch import itemsize
 from .plan import Buffer, Operand, Plan
 from .problem import Problem
 from .program import Place, Program
 from .registry import op as find_op
 from .sizes import evaluate
+
+MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their float64 reference may take
 
 
 @dataclass(frozen=True, order=True)
@@ -73,6 +76,21 @@ def operands(program: Program) -> Iterator[Operand]:
 def array_bytes(program: Program, sizes: Mapping[str, int]) -> int:
     """Bytes of the caller's arrays together."""
     return sum(itemsize(o.dtype) * prod(evaluate(e, sizes) for e in o.extents) for o in operands(program))
+
+
+def check_memory(problem: Problem, device: Device) -> int:
+    """How many elements the caller's arrays have. Raises DeviceError where they and their float64 reference take too
+    much of a device's memory."""
+    op = find_op(problem.op)
+    sizes = op.sizes(problem)
+    elements = sum(prod(evaluate(e, sizes) for e in o.extents) for o in operands(op.root(problem)))
+    wanted, memory = elements * (itemsize(problem.dtype) + 8), int(device.memory_bytes)
+    if wanted > MEMORY_SHARE * memory:
+        raise DeviceError(
+            f"{problem.key}: its arrays and their float64 reference take {wanted / 2**30:.1f} GiB, "
+            f"{device.key} has {memory / 2**30:.1f} GiB"
+        )
+    return elements
 
 
 def _workspace(program: Program, config: Mapping[str, int]) -> Iterator[Buffer]:

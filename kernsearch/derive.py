@@ -109,10 +109,22 @@ class Derivation:
     root: Program
     variants: tuple[Variant, ...]
     tries: Mapping[str, Trie] = field(default_factory=dict)  # kernel key -> its schedules
+    _seen: dict[str, dict[str, int]] = field(default_factory=dict, compare=False)  # depths of tries
 
     def variant(self, name: str) -> Variant:
         """KeyError when there is none of that name."""
         return {v.name: v for v in self.variants}[name]
+
+    def length(self, variant: Variant) -> int:
+        """How many schedule steps a variant has, which need not be taken for that."""
+        kernels = zip(variant.templates, variant.partition.kernels, strict=True)
+        return sum(self._depths(kernel.key)[template.name] - len(kernel.annotations) for template, kernel in kernels)
+
+    def _depths(self, kernel: str) -> Mapping[str, int]:
+        """Template -> how many steps its schedule of a kernel has."""
+        if kernel not in self._seen:
+            self._seen[kernel] = {name: len(path) for path, name in self.tries[kernel].leaves()}
+        return self._seen[kernel]
 
     def programs(self) -> Iterator[Program]:
         return (data["program"] for _, data in self.graph.nodes(data=True))
@@ -224,27 +236,46 @@ def _kept(program: Program, rules: Sequence[Rule], fits: Fits) -> Iterator[tuple
             return
 
 
-def _combinations(choices: Sequence[Iterable[Template]]) -> list[tuple[Template, ...]]:
+class _Combining:
     """One template a kernel. Kernels meet in memory only, so that mixing alike ones shows little: those come last.
     Templates that share a letter but no value of it are not combined."""
-    seen = islice(product(*choices), COMBINATIONS_SEEN)
-    ordered = sorted(seen, key=lambda templates: len({t.name for t in templates}))
-    return list(islice((templates for templates in ordered if _agree(templates)), COMBINATIONS))
 
+    def __init__(self) -> None:
+        self._domains: dict[str, dict[str, frozenset[int]]] = {}  # by template
+        self._agreeing: dict[frozenset[str], bool] = {}
+        self._known: dict[tuple[tuple[str, ...], ...], list[tuple[Template, ...]]] = {}
 
-def _agree(templates: tuple[Template, ...]) -> bool:
-    """Has each parameter a value that all these templates take?"""
-    taken: dict[str, set[int]] = {}
-    for template in {template.name: template for template in templates}.values():
-        for param in (*template.params, *template.knobs):
-            taken[param.name] = taken.get(param.name, set(param.values)) & set(param.values)
-    return all(taken.values())
+    def __call__(self, choices: Sequence[Iterable[Template]]) -> list[tuple[Template, ...]]:
+        names = tuple(tuple(template.name for template in each) for each in choices)
+        if names not in self._known:  # many partitions have kernels of the same kinds
+            seen = islice(zip(product(*names), product(*choices), strict=True), COMBINATIONS_SEEN)
+            ordered = sorted(seen, key=lambda pair: len(set(pair[0])))
+            agreeing = (templates for named, templates in ordered if self._agree(frozenset(named), templates))
+            self._known[names] = list(islice(agreeing, COMBINATIONS))
+        return self._known[names]
+
+    def _agree(self, names: frozenset[str], templates: tuple[Template, ...]) -> bool:
+        """Has each parameter a value that all these templates take?"""
+        if names not in self._agreeing:
+            taken: dict[str, frozenset[int]] = {}
+            for template in templates:
+                for letter, values in self._domain(template).items():
+                    taken[letter] = taken.get(letter, values) & values
+            self._agreeing[names] = all(taken.values())
+        return self._agreeing[names]
+
+    def _domain(self, template: Template) -> dict[str, frozenset[int]]:
+        if template.name not in self._domains:
+            params = (*template.params, *template.knobs)
+            self._domains[template.name] = {param.name: frozenset(param.values) for param in params}
+        return self._domains[template.name]
 
 
 def _variants(
     derivation: Derivation, fits: Fits, sizes: Mapping[str, int]
 ) -> tuple[tuple[Variant, ...], dict[str, Trie]]:
     tries: dict[str, Trie] = {}
+    combinations = _Combining()
     found = []
     for key, data in derivation.graph.nodes(data=True):
         program: Program = data["program"]
@@ -255,7 +286,7 @@ def _variants(
             if kernel.key not in tries:
                 tries[kernel.key] = Trie.of({t.name: m.annotations for t, m in matches.items()})
         path, traffic = derivation.path(key), program.traffic(sizes)
-        for templates in _combinations(choices):
+        for templates in combinations(choices):
             name = "+".join(template.name for template in templates)
             variant = Variant(name, program, templates, path)
             found.append((data["maps_apart"], traffic, len(templates), name, key, variant))
@@ -265,5 +296,5 @@ def _variants(
     for *_, name, _, variant in found:
         taken[name] = taken.get(name, 0) + 1
         unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        variants.append(replace(variant, name=unique))
+        variants.append(variant if name == unique else replace(variant, name=unique))
     return tuple(variants), tries

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from .errors import KernsearchError, ProblemError
@@ -59,9 +60,9 @@ class Call:
     workspace: dict[str, int]
     names: dict[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def layout(self) -> Workspace:
-        """Where workspace lies, and the scratch that kernels use one after the other."""
+        """Where workspace lies, and the scratch that kernels use one after the other. Computed once."""
         scratch = max((kernel.scratch_bytes for kernel in self.kernels), default=0)
         return laid_out({**self.workspace, SCRATCH: scratch}, [kernel.buffers for kernel in self.kernels])
 

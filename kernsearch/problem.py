@@ -11,6 +11,8 @@ from .errors import ProblemError
 
 Option = str | int | bool
 
+DIGITS = 12  # of a size, at most
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -53,10 +55,10 @@ class Problem:
 def parse_shape(text: str) -> tuple[int, ...]:
     """'2304x1544x4096' -> (2304, 1544, 4096). Raises ProblemError for anything but positive sizes joined by 'x'."""
     parts = text.strip().lower().split("x")
-    if not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
+    if not all(p.isascii() and p.isdigit() and p.strip("0") for p in parts):
         raise ProblemError(f"shape {text!r}: want positive sizes joined by 'x', like 2304x1544x4096")
-    if any(len(p) > 12 for p in parts):
-        raise ProblemError(f"shape {text!r}: a size of more than 12 digits cannot be held by any device")
+    if any(len(p.lstrip("0")) > DIGITS for p in parts):
+        raise ProblemError(f"shape {text!r}: a size of more than {DIGITS} digits cannot be held by any device")
     return tuple(map(int, parts))
 
 

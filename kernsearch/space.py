@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .device import Device
 from .errors import ProblemError
-from .problem import Option, Problem
+from .problem import DIGITS, Option, Problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,8 +164,9 @@ class Op:
         like = "x".join(self.letters)
         if len(shape) != len(self.letters):
             raise ProblemError(f"{self.name} shape {'x'.join(map(str, shape))}: want {len(self.letters)} sizes, {like}")
-        if any(int(n) < 1 for n in shape):
-            raise ProblemError(f"{self.name} shape {'x'.join(map(str, shape))}: want sizes of at least 1, {like}")
+        if not all(1 <= int(n) < 10**DIGITS for n in shape):
+            want = f"sizes from 1 to {DIGITS} digits"
+            raise ProblemError(f"{self.name} shape {'x'.join(map(str, shape))}: want {want}, {like}")
         allowed = self.dtypes.get(backend, ())
         dtype = dtype or (allowed[0] if allowed else "float32")
         if dtype not in allowed:

@@ -185,4 +185,4 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyt
     (tmp_path / "file").write_text("")
     assert exit_code("case", "register-spill", "--from", H200, "--out", str(tmp_path / "file")) == 2
     told = capsys.readouterr()
-    assert "cannot be written" in told.err and told.err.count("\n") == 1
+    assert "is a file, want a folder" in told.err and told.err.count("\n") == 1

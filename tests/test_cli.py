@@ -145,6 +145,16 @@ def test_doctor_finds_this_machine_ready(home: Path) -> None:
         (("tune", "gemm", "--shape", "4x4"), "3 sizes"),
         (("tune", "gemm", "--shape", "99999999999999x4x4"), "digits"),
         (("tune", "gemm", "--shape", "900000x900000x900000"), "GiB"),
+        *(
+            ((*command, "gemm", "--shape", shape), words)
+            for command in (("explain",), ("graph",), ("cache", "why"), ("ladder",))
+            for shape, words in (
+                ("0x4x4", "positive sizes"),
+                ("-4x4x4", "positive sizes"),
+                (f"{2**70}x4x4", "digits"),
+                ("900000x900000x900000", "GiB"),
+            )
+        ),
         (("tune", "gemm"), "--shape"),
         (("tune", "gem", "--shape", "4x4x4"), "gem"),
         (("tune", *SMALL, "--dtype", "int7"), "int7"),
@@ -160,11 +170,17 @@ def test_doctor_finds_this_machine_ready(home: Path) -> None:
         (("tune", *SMALL, "--jobs", "0"), "jobs"),
         (("tune", *SMALL, "--fix", "MR"), "MR"),
         (("tune", *SMALL, "--fix", "ZZ=3"), "ZZ"),
+        (("tune", *SMALL, "--fix", "MR=6", "--fix", "MR=8"), "want each letter once"),
+        (("tune", *SMALL, "--option", "layout=nt", "--option", "layout=tn"), "given twice"),
+        (("explain", *SMALL, "--layout", "nt", "--option", "layout=tn"), "one or the other"),
         (("tune", *SMALL, "--fix", "MR=12345"), "12345"),
         (("tune", *SMALL, "--variant", "fastest"), "fastest"),
         (("tune", *SMALL, "--storage", "postgresql://nobody@127.0.0.1:9/none"), "storage"),
         (("tune", *SMALL, "--storage", "sqlite:////proc/none/x.db"), "/proc/none"),
         (("tune", *SMALL, "--space", "missing.py"), "missing.py"),
+        (("explain", *SMALL, "--device", "cuda:99"), "; --from RECORD explains a record of a device"),
+        (("ladder", *SMALL, "--device", "cuda:99"), "; --from cuda-nvidia-h200-sm90a shows what was recorded there"),
+        (("case", "multicast", "--device", "cuda:99"), "; --from cuda-nvidia-h200-sm90a shows what was recorded"),
         (("bench", *SMALL, "--against", "fortran"), "fortran"),
         (("bench", *SMALL, "--against", "cupy"), "cupy"),
         (("show", "no-such-record"), "no-such-record"),

@@ -27,7 +27,8 @@ import pytest
 from command import exit_code, know_rates
 
 from kernsearch.search.notes import Page
-from kernsearch.search.study import Studies, Study, artifacts_of
+from kernsearch.search.opening import artifacts_of
+from kernsearch.search.study import Studies, Study
 from kernsearch.tune import run
 
 pytest.importorskip("optuna_dashboard")

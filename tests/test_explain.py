@@ -23,7 +23,7 @@ from kernsearch.report import bounds, searched, timed_steps
 from kernsearch.report.explain import explained, explanation
 from kernsearch.report.explained import print_explanation
 from kernsearch.report.setting import here
-from kernsearch.search.study import importances
+from kernsearch.search.tpe import importances
 
 SHIPPED = sorted((shipped_folder() / "cuda-nvidia-h200-sm90a").glob("*.json"))
 HOPPER = [path for path in SHIPPED if path.name.startswith("gemm_")]

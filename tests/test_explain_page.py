@@ -16,7 +16,7 @@ from kernsearch.records import read
 from kernsearch.records.lookup import shipped_folder
 from kernsearch.report.explain import explained
 from kernsearch.report.explain_page import markdown, write_page
-from kernsearch.report.units import duration
+from kernsearch.units import duration
 
 pytest.importorskip("matplotlib")
 from kernsearch.report.explain_plot import pictures
@@ -109,7 +109,8 @@ def test_what_was_never_measured_has_a_page_too(
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path, why in ((tmp_path / "no" / "page.html", "No such file or directory"), (tmp_path, "Is a directory")):
+    missing = f"there is no folder {str(tmp_path / 'no')!r}"
+    for path, why in ((tmp_path / "no" / "page.html", missing), (tmp_path, "is a folder, want a file")):
         assert exit_code("explain", "--from", GEMM, "--html", str(path)) == 2
         said = capsys.readouterr()
         assert said.err == f"kernsearch: --html {str(path)!r}: {why}\n" and said.out == ""

@@ -15,6 +15,7 @@ from kernsearch.cases import climbed as climbed_before
 from kernsearch.cases import ladder
 from kernsearch.errors import CacheError, ProblemError
 from kernsearch.model import ceilings
+from kernsearch.report.cases import print_ladder
 from kernsearch.tune.prospects import Prospects
 from kernsearch.tune.request import Request
 
@@ -109,6 +110,14 @@ def test_a_recording_that_cannot_be_printed_is_refused_in_one_line(
     with pytest.raises(CacheError) as error:
         climbed_before.recording(told)
     assert complaint in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_ladder_of_a_cpu_has_no_columns_of_a_gpu(climbed, capsys) -> None:
+    print_ladder(climbed)
+    told = capsys.readouterr().out
+    headings = next(line for line in told.splitlines() if line.startswith("rung")).split("  ")
+    assert {"predicted", "measured", "rate", "config"} <= {word.strip() for word in headings}
+    assert "waves" not in told and "blocks" not in told and "shared" not in told
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kernsearch as ks
 from kernsearch.errors import ArrayError, DtypeError, ProblemError
+from kernsearch.runtime.strides import check_apart
 
 DTYPES = ("float32", "float64")
 
@@ -276,6 +279,46 @@ def test_a_read_only_output_is_refused_each_time():
         with pytest.raises(ArrayError, match="read-only"):
             ks.matmul(a, a, out=out)
     assert np.array_equal(out, before)
+
+
+OVERLAPPING = {
+    "one row for all": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (0, 4)),
+    "one column for all": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (4, 0)),
+    "windows": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (4, 4)),
+    "rows that share an end": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (8, 4)),
+    "half an element": lambda a: np.lib.stride_tricks.as_strided(a, (3, 3), (10, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", OVERLAPPING)
+def test_an_output_that_visits_an_element_twice_is_refused_each_time(kind):
+    a = whole(3, 3)
+    out = OVERLAPPING[kind](np.zeros(32, np.float32))
+    calls = {
+        "matmul": lambda: ks.matmul(a, a, out=out),
+        "plan": lambda: ks.load("gemm", shape=(3, 3, 3))(a, a, out=out),
+        "softmax": lambda: ks.softmax(a, out=out),
+        "transpose": lambda: ks.transpose(a, out=out),
+        "attention": lambda: ks.attention(*[a[None, None]] * 3, out=out[None, None]),
+    }
+    for call in (*calls.values(), *calls.values()):
+        with pytest.raises(ArrayError, match="visits an element twice") as told:
+            call()
+        assert "\n" not in str(told.value)
+    assert not out.any()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=3), st.integers(1, 4))
+def test_exactly_those_outputs_are_refused_whose_elements_share_memory(dims, size):
+    shape, strides = zip(*dims, strict=True)
+    taken = [sum(i * s for i, s in zip(at, strides, strict=True)) + byte for at in np.ndindex(shape)
+             for byte in range(size)]  # fmt: skip
+    try:
+        check_apart("out", shape, strides, size)
+    except ArrayError:
+        assert len(set(taken)) < len(taken)
+    else:
+        assert len(set(taken)) == len(taken)
 
 
 def test_a_remembered_call_looks_at_each_address_anew():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kernsearch.cases import cases, climbed, judged, recording, recordings
+from kernsearch.cases import cases, climbed, judged, recording, recordings, wrong
 from kernsearch.cli import main
 from kernsearch.errors import CacheError
 
@@ -29,6 +29,12 @@ def test_a_recorded_case_is_judged_by_its_samples(name, where):
     assert swapped["measured"] != pytest.approx(first["measured"])
     if first["per"] == "call" and first["verdict"] in ("wins", "loses"):
         assert {first["verdict"], swapped["verdict"]} == {"wins", "loses"}
+
+
+@pytest.mark.parametrize(("name", "where"), SHIPPED)
+def test_every_wrong_prediction_of_a_recording_is_explained(name, where):
+    told = judged(recording(recordings.read(where, name, "arms"), name))
+    assert [c["label"] for c in wrong(told) if not c["note"]] == []
 
 
 def test_the_ladder_of_gemm_is_shipped_from_a_gpu():

@@ -139,7 +139,7 @@ def test_a_plan_that_does_not_hang_together_is_skipped(store, tmp_path, place, v
 def test_a_file_nested_deeper_than_python_follows_is_skipped(store, tmp_path):
     path = store.write(record(tmp_path, problem()))
     path.write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.warns(UserWarning, match="it is not JSON"):
+    with pytest.warns(UserWarning, match="it is not a record .nested too deep"):
         assert store.find(problem(), DEVICE).kind == "default"
 
 

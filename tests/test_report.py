@@ -11,7 +11,8 @@ from kernsearch import backends, registry
 from kernsearch.derive import annotation
 from kernsearch.records import Measured
 from kernsearch.report.record import print_record
-from kernsearch.report.units import duration, operations, size
+from kernsearch.report.tables import filled
+from kernsearch.units import duration, operations, rate, size, told_rate
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,20 @@ def test_operations_have_the_unit_that_fits(number: float, said: str) -> None:
     assert operations(number) == said
 
 
+@pytest.mark.parametrize(
+    ("work", "unit", "said"),
+    [(12.34e9, "FLOP", "12.34 GFLOP/s"), (741.26e12, "FLOP", "741.3 TFLOP/s"), (4.2e12, "B", "4.2 TB/s"),
+     (999.96e9, "B", "1 TB/s"), (5e6, "B", "5 MB/s")],
+)  # fmt: skip
+def test_rates_have_four_digits_wherever_they_are_told(work: float, unit: str, said: str) -> None:
+    assert rate(2 * work, unit, 2.0) == said
+    assert told_rate({"gbytes_s" if unit == "B" else "gflops": work / 1e9}) == said
+
+
+def test_columns_without_anything_are_left_out() -> None:
+    assert filled(("a", "b", "c"), [("1", "", "2"), ("3", "", "")]) == (["a", "c"], [["1", "2"], ["3", ""]])
+
+
 def test_steps_name_values_and_axes_and_leave_keys_out() -> None:
     assert annotation(("tile", ("m",), "block", "MC"), {}) == "tile m block MC"
     assert annotation(["move", "31fd", "pack"], {"31fd": "A"}) == "move A pack"
@@ -59,7 +74,7 @@ def test_a_record_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture
     print_record(record, source=False, log=True)
     told = capsys.readouterr().out
     for line in (
-        "time      1 ms (900 µs to 2 ms), 12.3 GFLOP/s",
+        "time      1 ms (900 µs to 2 ms), 12.34 GFLOP/s",
         "default   1.5 ms",
         "play-off  beats it",
         "derived   fuse_epilogues",

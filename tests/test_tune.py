@@ -45,6 +45,11 @@ def test_a_fix_that_is_no_assignment_is_refused(text: str) -> None:
         parse_fix([text])
 
 
+def test_a_letter_is_fixed_once() -> None:
+    with pytest.raises(ks.KernsearchError, match="--fix 'MR=6': MR=8 is given too, want each letter once"):
+        parse_fix(["MR=8", "NR=48", "MR=6"])
+
+
 def test_fixes_are_letters_and_whole_numbers() -> None:
     assert parse_fix(["MR=8", " NR = 48 "]) == {"MR": 8, "NR": 48}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..device import Device
 from ..errors import DeviceError, Rejected
@@ -39,6 +39,11 @@ class Toolchain:
     version: str
     id: str
     command: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
+        """One that was kept as plain data, which may hold more."""
+        return cls(data["name"], data["version"], data["id"], tuple(data["command"]))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import json_text
 from ..errors import CacheError
 from ..settings import get as get_settings
 from . import Compiled, Evidence
@@ -25,18 +26,25 @@ def path_for(name: str, parts: Sequence[Any], suffix: str) -> Path:
 def cached(path: Path, entry: str) -> Compiled | None:
     """The object at a path, if it is whole: its digest must be the one written beside it."""
     try:
-        kept = json.loads(path.with_suffix(".json").read_text())
-        if hashlib.sha256(path.read_bytes()).hexdigest() != kept["sha256"]:
-            return None
-        return Compiled(path, entry, kept["evidence"], float(kept["seconds"]), cached=True)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        kept, digest = json_text.read(path.with_suffix(".json"), _vouched, "what vouches for an object")
+        return Compiled(path, entry, *kept, cached=True) if _digest(path.read_bytes()) == digest else None
+    except (OSError, ValueError):
         return None
+
+
+def _vouched(data: Any) -> tuple[tuple[Evidence, float], str]:
+    """((evidence, seconds), digest) of what is written beside an object."""
+    return (data["evidence"], float(data["seconds"])), data["sha256"]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def keep(path: Path, data: bytes, evidence: Evidence, seconds: float) -> None:
     """Object first, then what vouches for it; two processes that compile the same key overwrite each other whole."""
     write_atomically(path, data)
-    vouch = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": seconds, "evidence": dict(evidence)}
+    vouch = {"sha256": _digest(data), "seconds": seconds, "evidence": dict(evidence)}
     write_atomically(path.with_suffix(".json"), json.dumps(vouch).encode())
 
 

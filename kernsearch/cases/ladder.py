@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import backends, model, registry
 from ..backends import Backend, Compiled
-from ..candidate import Candidate, array_bytes
+from ..candidate import Candidate, array_bytes, check_memory
 from ..device import Device
 from ..errors import NothingSurvived, ProblemError, Rejected
 from ..gates import open_bench
@@ -70,6 +70,7 @@ def run(
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     names = rungs(op, backend.name)
+    check_memory(problem, where)
     roof = ceilings.of(backend, where)
     prospects = Prospects(registry.op(problem.op), problem, backend, where, roof, Request(max_workspace=LARGE), names)
     told: dict[str, Any] = {

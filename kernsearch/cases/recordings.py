@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .. import json_text
 from ..errors import CacheError
 from ..records.lookup import shipped_folder
 
@@ -29,12 +30,11 @@ def read(where: str, name: str, part: str) -> dict[str, Any]:
         devices = ", ".join(known) or "none"
         raise CacheError(f"{where}: want a file, or a device with a shipped recording of {name} ({devices})")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(found, dict) or not isinstance(found.get(part), list):
-        raise CacheError(f"{path}: want a recording with a list of {part}")
-    return found
+        return json_text.read(path, json_text.holding(part), "a recording", nan=True)
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise CacheError(f"{path}: {error}; want a recording with a list of {part}") from error
 
 
 def keep(path: Path, data: dict[str, Any]) -> None:

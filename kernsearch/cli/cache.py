@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .common import json_option, named_options, print_json, problem_options, space_option, use_space
+from .outputs import Output
 
 
 @click.group()
@@ -33,11 +34,17 @@ def cache_list(as_json: bool) -> None:
 @json_option
 def cache_why(op: str, shape: str, as_json: bool, space_file: str | None, **options: Any) -> None:
     """Say which record would be used, and why not others."""
+    from .. import backends, registry
+    from ..candidate import check_memory
     from ..problem import parse_shape
     from ..runtime import why
 
     use_space(space_file)
-    told = why(op, shape=parse_shape(shape), **named_options(options))
+    sizes, named = parse_shape(shape), named_options(options)
+    backend, where = backends.resolve(named["device"])
+    how = {name: value for name, value in named.items() if name not in ("device", "policy")}
+    check_memory(registry.problem(op, sizes, backend=backend.name, **how), where)
+    told = why(op, shape=sizes, **named)
     if as_json:
         print_json(told)
         return
@@ -63,14 +70,14 @@ def cache_verify(as_json: bool) -> None:
 
 
 @cache.command("export")
-@click.argument("file", metavar="FILE.json")
+@click.argument("file", type=Output(parents=True), metavar="FILE.json")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @json_option
-def cache_export(file: str, names: tuple[str, ...], as_json: bool) -> None:
+def cache_export(file: Path, names: tuple[str, ...], as_json: bool) -> None:
     """Write your records, or those named as `cache list` does, to one file."""
     from ..records.exchange import export_records
 
-    _print_moved(export_records(Path(file), names), as_json)
+    _print_moved(export_records(file, names), as_json)
 
 
 @cache.command("import")

@@ -17,6 +17,9 @@ def _pairs(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -
     """Keep NAME=VALUE pairs for `named_options`."""
     if wrong := [text for text in given if not text.partition("=")[2]]:
         raise click.BadParameter(f"{wrong[0]!r}: want NAME=VALUE, like result=log")
+    names = [text.partition("=")[0] for text in given]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise click.BadParameter(f"{twice[0]!r} is given twice: want each option once")
     context.meta[_MORE] = {name: value for name, _, value in (text.partition("=") for text in given)}
 
 
@@ -43,22 +46,27 @@ def op_options(words: list[str], known: set[str]) -> list[str]:
 
 
 def named_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of the problem, those of --option among them."""
-    return {**options, **click.get_current_context().meta.get(_MORE, {})}
+    """Options of the problem, those of --option among them. A usage error for one that is given both ways."""
+    more = click.get_current_context().meta.get(_MORE, {})
+    if twice := [name for name in more if options.get(name) is not None]:
+        raise click.UsageError(f"--option {twice[0]}={more[twice[0]]} beside --{twice[0]}: want one or the other")
+    return {**options, **more}
 
 
 def problem_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """`OP --shape … --dtype … --device … --layout … --epilogue …`, shared by all commands that name a problem."""
     for decorate in (
         click.option("--epilogue", default=None, metavar="LIST",
-                     help="none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The activation is "
-                          "always last: act(alpha A B + bias + beta C).  [default: none]"),
+                     help="Of gemm: none, or a comma list of bias, one of relu|gelu|gelu_tanh|silu, residual. The "
+                          "activation is always last: act(alpha A B + bias + beta C).  [default: none]"),
         click.option("--option", multiple=True, expose_value=False, callback=_pairs, metavar="NAME=VALUE",
                      help="Any option of the op, like result=log for softmax; or by its name, --result log."),
-        click.option("--layout", default=None, help="n as is, t stored transposed; A first.  [default: nn]"),
+        click.option("--layout", default=None,
+                     help="How arrays are stored; of gemm: n as is, t transposed, A first.  [default: nn]"),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--dtype", default=None, help="Default: float32 on the CPU, bfloat16 on CUDA."),
-        click.option("--shape", required=required, metavar="SIZES", help="Like 2304x1544x4096 (MxNxK)."),
+        click.option("--shape", required=required, metavar="SIZES",
+                     help="In the op's order, joined by x: MxNxK of gemm, MxN of softmax, BxHxQxKxD of attention."),
         click.argument("op", required=required),
     ):  # fmt: skip
         command = decorate(command)
@@ -107,6 +115,26 @@ def space_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def present(device: str, instead: str) -> None:
+    """Raise DeviceError unless the device can be used here; `instead` says what can be seen of one that cannot."""
+    from .. import backends
+    from ..errors import DeviceError
+
+    try:
+        backends.resolve(device)
+    except DeviceError as error:
+        known = device.partition(":")[0] in ("cuda", *backends.names())
+        raise DeviceError(f"{error}; {instead}" if known and instead else str(error)) from error
+
+
+def recorded_on(device: str, name: str) -> str:
+    """How to see the shipped recordings of a name that are of a kind of device, in words; "" where there is none."""
+    from ..cases import recordings
+
+    keys = [key for key in recordings.shipped(name) if key.startswith(f"{device.partition(':')[0]}-")]
+    return f"--from {keys[0]} shows what was recorded there" if keys else ""
 
 
 def use_space(path: str | None) -> None:

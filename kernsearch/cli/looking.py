@@ -13,12 +13,14 @@ from .common import (
     json_option,
     named_options,
     optional_problem,
+    present,
     print_json,
     problem_options,
     progress,
     space_option,
     use_space,
 )
+from .outputs import Output
 
 
 @click.command()
@@ -35,10 +37,11 @@ from .common import (
     metavar="N",
     help="Time N configs of each step's candidate, all of them in turns.",
 )
-@click.option("--html", "page", default=None, metavar="FILE", help="Write it as a page with pictures as well.")
+@click.option("--html", "page", default=None, type=Output(), metavar="FILE",
+              help="Write it as a page with pictures as well.")  # fmt: skip
 def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None, rank: bool,
-            measure: int, page: str | None, **options: Any) -> None:  # fmt: skip
-    """Show derivation, predictions and measurements, and what bounds the winner.
+            measure: int, page: Path | None, **options: Any) -> None:  # fmt: skip
+    """Show derivation, predictions, measurements and what bounds it.
 
     \b
     kernsearch explain gemm --shape 2304x1544x4096
@@ -61,12 +64,14 @@ def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | 
     else:
         if op is None or shape is None:
             raise click.UsageError("want an OP and its --shape, or --from RECORD")
+        present(options["device"], "--from RECORD explains a record of a device that is elsewhere, and "
+                                   "`kernsearch cache list` names those that are shipped")  # fmt: skip
         told = explanation(op, shape=parse_shape(shape), rank=rank, measure=measure, listener=progress(as_json),
                            **named_options(options))  # fmt: skip
     if page is not None:
         from ..report.explain_page import write_page
 
-        if (lacking := write_page(Path(page), told)) is not None:
+        if (lacking := write_page(page, told)) is not None:
             click.echo(f"{page} has no pictures: {lacking}", err=True)
     print_json(told) if as_json else print_explanation(told)
 
@@ -76,7 +81,11 @@ def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | 
 @space_option
 @click.option("--format", "form", default="json", show_default=True, metavar="FORM", help="json, graphml, dot or svg.")
 def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any) -> None:
-    """Write the derivation graph to standard output."""
+    """Write the derivation graph to standard output.
+
+    \b
+    kernsearch graph softmax --shape 512x4096 --format svg > softmax.svg
+    """
     from ..problem import parse_shape
     from ..report.graph import derivation_graph
 
@@ -85,7 +94,14 @@ def graph(op: str, shape: str, form: str, space_file: str | None, **options: Any
 
 
 @click.command()
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="0: any that is free.",
+)
 @click.option("--storage", default=None, metavar="URL", help="As of tune.  [default: SQLite in the data folder]")
 def dashboard(port: int, storage: str | None) -> None:
     """Show the studies in a browser, also while they grow.

@@ -9,6 +9,7 @@ import click
 
 from ..errors import SpaceError
 from .common import json_option, print_json, progress
+from .outputs import Output, Picture
 
 
 @click.command()
@@ -32,12 +33,13 @@ from .common import json_option, print_json, progress
               help="Another recording, of a near shape or another device, to learn from. May be repeated.")  # fmt: skip
 @click.option("--early-stop", default=0.0, metavar="GAIN",
               help="End a search that expects to save less than this share of the time.  [default: never]")  # fmt: skip
-@click.option("--plot", default=None, metavar="PATH", help="Draw progress over evaluations, as .svg, .png or .pdf.")
+@click.option("--plot", default=None, type=Picture(), metavar="FILE",
+              help="Draw progress over evaluations, as .svg, .png or .pdf.")  # fmt: skip
 @json_option
 def replay(
     files: tuple[str, ...], searchers: tuple[str, ...], budgets: tuple[int, ...], budget_seconds: float | None,
     seeds: int, restrict: str | None, model_seeds: bool, warm_from: tuple[str, ...], early_stop: float,
-    plot: str | None, as_json: bool,
+    plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search recorded spaces, beside what random search comes to.
 
@@ -86,7 +88,7 @@ def replay(
         if not as_json:
             print_replay(recording, [*rows, *chance])
     if plot is not None:
-        plot_replay(Path(plot), drawn)
+        plot_replay(plot, drawn)
     if as_json:
         print_json({"results": told})
 
@@ -97,8 +99,9 @@ def replay(
 @click.option(
     "--storage", default=None, metavar="URL", help="Where the study is.  [default: SQLite in the data folder]"
 )
-@click.option("--out", default=None, metavar="FILE", help="Write there; .gz compresses.  [default: standard output]")
-def export(study: str, form: str, storage: str | None, out: str | None) -> None:
+@click.option("--out", default=None, type=Output(), metavar="FILE",
+              help="Write there; .gz compresses.  [default: standard output]")  # fmt: skip
+def export(study: str, form: str, storage: str | None, out: Path | None) -> None:
     """Write the trials of a study for others to replay.
 
     STUDY is its name, its hash, or any part of the name that only it has. Of the formats, `replay` reads t4 and jsonl;
@@ -113,4 +116,4 @@ def export(study: str, form: str, storage: str | None, out: str | None) -> None:
     if out is None:
         click.echo(told, nl=False)
     else:
-        write(Path(out), told)
+        write(out, told)

@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from .common import json_option, named_options, optional_problem, print_json, progress, space_option, use_space
+from .common import (
+    json_option,
+    named_options,
+    optional_problem,
+    present,
+    print_json,
+    progress,
+    recorded_on,
+    space_option,
+    use_space,
+)
+from .outputs import Output, Picture
 
 
 @click.command()
@@ -21,12 +32,15 @@ from .common import json_option, named_options, optional_problem, print_json, pr
     metavar="FILE",
     help="Print a recorded ladder; nothing is measured. The key of a device takes the one that is shipped.",
 )
-@click.option("--out", default=None, metavar="FILE", help="Write the data there, predictions before measuring.")
-@click.option("--plot", default=None, metavar="FILE", help="Draw it as well; the ending says how: svg, png, pdf.")
+@click.option("--out", default=None, type=Output(parents=True), metavar="FILE",
+              help="Write the data there, predictions before measuring.")  # fmt: skip
+@click.option("--plot", default=None, type=Picture(), metavar="FILE", help="Draw it as well, as .svg, .png or .pdf.")
 @click.option("--tried", default=6, show_default=True, metavar="N", help="Configs tried of each rung.")
 def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | None, recorded: str | None,
-           out: str | None, plot: str | None, **options: Any) -> None:  # fmt: skip
-    """Climb from the plainest kernel to the best, prediction beside measurement.
+           out: Path | None, plot: Path | None, **options: Any) -> None:  # fmt: skip
+    """Climb from the plainest kernel to the best, rung by rung.
+
+    Each rung is a template of the op at its best config, the prediction beside the measurement.
 
     \b
     kernsearch ladder gemm --shape 4096x4096x4096
@@ -45,13 +59,14 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
         if op is None or shape is None:
             raise click.UsageError("want an OP and its --shape, or --from FILE")
         use_space(space_file)
-        told = ladders.run(op, shape=parse_shape(shape), out=None if out is None else Path(out),
+        present(options["device"], recorded_on(options["device"], f"ladder-{op}"))
+        told = ladders.run(op, shape=parse_shape(shape), out=out,
                            listener=progress(as_json), **named_options(options))  # fmt: skip
     print_json(told) if as_json else print_ladder(told)
     if plot is not None:
         from ..report.ladder_plot import plot_ladder
 
-        plot_ladder(Path(plot), told)
+        plot_ladder(plot, told)
 
 
 @click.command()
@@ -59,7 +74,8 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @space_option
 @json_option
-@click.option("--out", default=None, metavar="DIR", help="Write prediction.json, data.json and the reports there.")
+@click.option("--out", "folder", default=None, type=Output(folder=True), metavar="DIR",
+              help="Write prediction.json, data.json and the reports there.")  # fmt: skip
 @click.option(
     "--from",
     "recorded",
@@ -67,7 +83,8 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
     metavar="FILE",
     help="Judge recorded data; nothing is measured. The key of a device takes what is shipped.",
 )
-def case(name: str, device: str, as_json: bool, space_file: str | None, out: str | None, recorded: str | None) -> None:
+def case(name: str, device: str, as_json: bool, space_file: str | None, folder: Path | None,
+         recorded: str | None) -> None:  # fmt: skip
     """List the case studies, run one, or judge a recording of it.
 
     A run writes its predictions down first, then measures, then judges by the samples alone. With --out it also writes
@@ -86,7 +103,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, out: str
         found_all = cases().values()
         print_json(listed(found_all)) if as_json else print_list(found_all)
         return
-    found, folder = find(name), None if out is None else Path(out)
+    found = find(name)
     if recorded is not None:
         told = judged(recording(recordings.read(recorded, name, "arms"), name))
         if folder is not None:
@@ -94,6 +111,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, out: str
     else:
         from ..cases import run
 
+        present(device, recorded_on(device, name))
         told = run(found, device=device, out=folder, listener=progress(as_json))
     print_json(told) if as_json else print_case(told)
     if folder is not None:

@@ -60,9 +60,10 @@ from .common import (
 def tune(op: str | None, shape: str | None, workload: str | None, device: str, dtype: str | None, layout: str | None,
          epilogue: str | None, as_json: bool, space_file: str | None, fixes: tuple[str, ...], no_warm_start: bool,
          **options: Any) -> None:  # fmt: skip
-    """Search for the fastest correct kernel of a problem and record it.
+    """Search for the fastest correct kernel and record it.
 
-    With --workload, of each problem in a file: --trials and --timeout are for each.
+    OP is gemm, softmax, attention or another: an unknown one is answered with the list of all. With --workload, of each
+    problem in a file: --trials and --timeout are for each.
 
     \b
     kernsearch tune gemm --shape 2304x1544x4096

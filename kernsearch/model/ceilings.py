@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
+from .. import backends, json_text
 from ..backends.ceilings import Call
 from ..device import Device
 from ..errors import CompilerError, DeviceError, Rejected
@@ -147,12 +147,16 @@ def guess(device: Device) -> Ceilings:
 def _read(path: Path) -> Ceilings | None:
     """What a file holds; None when it is missing, damaged or of another schema."""
     try:
-        found = Ceilings(**json.loads(path.read_text()))
-        rates = [*found.flops.values(), *found.flops_one.values(), *found.read.values(), *found.read_one.values()]
-        good = found.schema == SCHEMA and min([*rates, found.copy]) > 0 and min(found.launch_s, found.parallel_s) >= 0
-        return found if good else None
-    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+        return json_text.read(path, _checked, "measured rates")
+    except (OSError, ValueError):
         return None
+
+
+def _checked(data: Any) -> Ceilings | None:
+    found = Ceilings(**data)
+    rates = [*found.flops.values(), *found.flops_one.values(), *found.read.values(), *found.read_one.values()]
+    good = found.schema == SCHEMA and min([*rates, found.copy]) > 0 and min(found.launch_s, found.parallel_s) >= 0
+    return found if good else None
 
 
 def _write(path: Path, found: Ceilings) -> None:

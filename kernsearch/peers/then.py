@@ -7,12 +7,11 @@ their intervals lie apart, and by more than SAME.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import registry
+from .. import json_text, registry
 from ..errors import CacheError
 from ..measure.stats import geometric_mean
 from ..problem import Problem
@@ -26,12 +25,11 @@ Interval = tuple[float, float]
 def read(path: str) -> dict[str, Any]:
     """Earlier results from a file. Raises CacheError in one line for anything else."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
-        raise CacheError(f"{path}: want what `kernsearch bench --json` printed")
-    return found
+        return json_text.read(Path(path), json_text.holding("results"), "results", nan=True)
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise CacheError(f"{path}: {error}; want what `kernsearch bench --json` printed") from error
 
 
 def check(then: Mapping[str, Any], device: str, warm: bool | None = None) -> None:

@@ -106,8 +106,15 @@ class Program:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Names of the values, producers first."""
-        return tuple(nx.topological_sort(self.graph))
+        """Names of the values, producers first: inputs, what reads those alone, and so on."""
+        left = {name: len({use.node for use in node.args}) for name, node in self.nodes.items()}
+        found = [name for name, count in left.items() if not count]
+        for name in found:  # grows while it runs
+            for reader in self.readers[name]:
+                left[reader] -= 1
+                if not left[reader]:
+                    found.append(reader)
+        return tuple(found)
 
     @cached_property
     def ancestors(self) -> Mapping[str, frozenset[str]]:
@@ -121,7 +128,11 @@ class Program:
     @cached_property
     def readers(self) -> Mapping[str, tuple[str, ...]]:
         """Values that read a value."""
-        return {name: tuple(self.graph.successors(name)) for name in self.nodes}
+        found: dict[str, dict[str, None]] = {name: {} for name in self.nodes}
+        for name, node in self.nodes.items():
+            for use in node.args:
+                found[use.node][name] = None
+        return {name: tuple(readers) for name, readers in found.items()}
 
     @property
     def inputs(self) -> tuple[str, ...]:

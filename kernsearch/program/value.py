@@ -105,6 +105,7 @@ Nodes = dict[str, Node]
 
 
 _digests: dict[Any, str] = {}
+_value_keys: dict[Any, tuple[tuple[Field, ...], str]] = {}  # by id of fields that are kept
 
 
 def digest(signature: Any) -> str:
@@ -135,8 +136,14 @@ def value_key(name: str, keys: Mapping[str, str], nodes: Mapping[str, Node]) -> 
     node = nodes[name]
     if node.op == "in":
         return digest(("in", name, node.fields[0].axes, node.dtype))
-    fields = tuple((f.axes, f.monoid, resolved(node, f.body, keys, nodes)) for f in node.fields if f.body is not None)
-    return digest((node.op, node.dtype, tuple(sorted(node.over)), node.slab, fields))
+    reads = tuple([(keys[use.node], nodes[use.node].index(use.field), use.rename) for use in node.args])
+    known = _value_keys.get((id(node.fields), node.op, node.dtype, node.over, node.slab, reads))
+    if known is None:
+        fields = [(f.axes, f.monoid, resolved(node, f.body, keys, nodes)) for f in node.fields if f.body is not None]
+        key = digest((node.op, node.dtype, tuple(sorted(node.over)), node.slab, tuple(fields)))
+        known = node.fields, key
+        _value_keys[id(node.fields), node.op, node.dtype, node.over, node.slab, reads] = known
+    return known[1]
 
 
 def topological(nodes: Mapping[str, Node]) -> list[str]:

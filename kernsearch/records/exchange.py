@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from .. import backends, launch
+from .. import backends, json_text
 from ..backends.objects import write_atomically
 from ..errors import CacheError
 from . import fingerprint, lookup
@@ -111,18 +111,16 @@ def prune_records(*, dry_run: bool = False) -> list[Row]:
 def _from_file(path: Path) -> Iterator[tuple[str, Record | str]]:
     """(name, record or what is wrong with it) of an exported file."""
     try:
-        data = msgspec.json.decode(path.read_bytes())
+        data = json_text.read(path, json_text.holding("records"), "an export")
     except OSError as error:
         raise CacheError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CacheError(f"{path}: is not JSON ({error}); want a file that `kernsearch cache export` wrote") from error
-    if not isinstance(data, dict) or data.get("kernsearch") != KIND or not isinstance(data.get("records"), list):
+    except ValueError as error:
+        raise CacheError(f"{path}: {error}; want a file that `kernsearch cache export` wrote") from error
+    if data.get("kernsearch") != KIND:
         raise CacheError(f"{path}: want a file that `kernsearch cache export` wrote")
     for number, entry in enumerate(data["records"], 1):
         try:
-            record = Record.from_json(entry)
-            if flaw := launch.flaw(record.plan, record.problem.shape):
-                raise ValueError(f"its plan is damaged ({flaw})")
+            record = Record.usable(entry)
         except ValueError as error:
             yield f"record {number}", str(error)
         else:

@@ -17,8 +17,10 @@ from typing import Any
 
 import msgspec
 
+from .. import json_text
 from ..problem import Problem
 
+_PARTS = ("lines", "shared", "records", "index")
 WORTH = 24  # characters of JSON from which a value is worth sharing
 _BREAK = re.compile(r"\n(?![\s}#]|$)|\n(?=#(?:define|pragma once))")  # a line begins that belongs to none before it
 
@@ -80,12 +82,9 @@ class Packed:
 
     def __init__(self, data: bytes):
         """Raises ValueError for any other file."""
-        try:
-            read = msgspec.json.decode(data)
-            self._lines, self._shared, self._rows = read["lines"], read["shared"], read["records"]
-            self._index: dict[str, list[tuple[int, int]]] = read["index"]
-        except (msgspec.DecodeError, RecursionError, KeyError, TypeError) as error:
-            raise ValueError(f"not a file of packed records ({type(error).__name__}: {error})") from error
+        parts = json_text.parse(data, lambda read: [read[name] for name in _PARTS], "a file of packed records")
+        self._lines, self._shared, self._rows = parts[:-1]
+        self._index: dict[str, list[tuple[int, int]]] = parts[-1]
         self._bases: dict[tuple[int, str], Any] = {}
         self._told: dict[tuple[int, str], list[tuple[list[Any], Any]]] = {}
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from .. import launch
+from .. import json_text, launch
 from ..errors import CacheError
 from ..plan import Plan
 from ..problem import Problem
@@ -79,13 +79,24 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Record:
         """The record of plain data. Raises ValueError in one line for anything that is not one of this schema."""
-        try:
-            if data["schema"] != SCHEMA:
-                age = "a newer" if data["schema"] > SCHEMA else "an older"
-                raise ValueError(f"it has schema {data['schema']}, of {age} version; this one reads {SCHEMA}")
-            return msgspec.convert({**data, "problem": Problem.from_json(data["problem"])}, cls)
-        except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-            raise ValueError(f"it is no record ({type(error).__name__}: {error})") from error
+        return json_text.made(data, cls._of_this_schema, "a record")
+
+    @classmethod
+    def _of_this_schema(cls, data: Any) -> Record:
+        if not isinstance(data, dict):
+            raise ValueError("it is not a record (not a JSON object)")
+        if data["schema"] != SCHEMA:
+            age = "a newer" if data["schema"] > SCHEMA else "an older"
+            raise ValueError(f"it has schema {data['schema']}, of {age} version; this one reads {SCHEMA}")
+        return msgspec.convert({**data, "problem": Problem.from_json(data["problem"])}, cls)
+
+    @classmethod
+    def usable(cls, data: dict[str, Any]) -> Record:
+        """As `from_json`, of a record whose plan can be launched. Raises ValueError for a damaged one too."""
+        record = cls.from_json(data)
+        if flaw := launch.flaw(record.plan, record.problem.shape):
+            raise ValueError(f"its plan is damaged ({flaw})")
+        return record
 
 
 def now() -> str:
@@ -95,16 +106,7 @@ def now() -> str:
 
 def read(path: Path) -> Record:
     """The record in a file. Raises ValueError when it holds none of this schema, OSError when it cannot be read."""
-    try:
-        data = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, RecursionError) as error:  # the latter: nested too deep
-        raise ValueError(f"it is not JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise ValueError("it is no record (not a JSON object)")
-    record = Record.from_json(data)
-    if flaw := launch.flaw(record.plan, record.problem.shape):
-        raise ValueError(f"its plan is damaged ({flaw})")
-    return record
+    return json_text.read(path, Record.usable, "a record")
 
 
 def try_read(path: Path) -> Record | str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import json_text
 from ..errors import RecordingError
 from ..search.pool import Candidate, candidate
 from .recording import ALONE, Entry, Recording
@@ -27,21 +27,26 @@ Row = tuple[dict[str, Any], Entry]  # values of parameters, and what came of the
 
 def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recording:
     """The recording in a file, whose format is found out. Raises RecordingError in one line."""
-    text = _text(Path(path))
+    text, name = _text(Path(path)), str(path)
     if not text.strip():
         raise RecordingError(f"{path}: is empty, want a recording")
+    first, *lines = text.lstrip().splitlines()
     try:
-        first = json.loads(text.lstrip().splitlines()[0])
-    except (ValueError, RecursionError):
-        first = None
-    try:
-        if isinstance(first, dict) and first.get("format") == EXPORT:
-            rows = _ours(str(path), text)
+        if _is_ours(first):
+            rows = list(_ours(lines))
         else:
-            rows = _theirs(str(path), _json(str(path), text))
-        return _recording(str(path), rows, restrictions)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordingError(f"{path}: is no recording ({type(error).__name__}: {error})") from error
+            rows = json_text.parse(text, lambda data: _theirs(name, data), "a recording", nan=True)
+        return json_text.made(rows, lambda rows: _recording(name, rows, restrictions), "a recording")
+    except ValueError as error:
+        raise RecordingError(f"{name}: {error}") from error
+
+
+def _is_ours(line: str) -> bool:
+    """Is this the first line of our own export?"""
+    try:
+        return json_text.parse(line, lambda first: bool(first["format"] == EXPORT), "an export")
+    except ValueError:
+        return False
 
 
 def _text(path: Path) -> str:
@@ -54,17 +59,7 @@ def _text(path: Path) -> str:
         reason = getattr(error, "strerror", None) or ("it is truncated" if isinstance(error, EOFError) else error)
         raise RecordingError(f"{path}: cannot be read ({reason})") from error
     except UnicodeDecodeError as error:
-        raise RecordingError(f"{path}: is no recording (not text)") from error
-
-
-def _json(path: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise RecordingError(f"{path}: is no recording (nested too deep)") from error
-    except ValueError as error:
-        at_end = getattr(error, "pos", 0) >= len(text.rstrip()) - 1 or "Unterminated" in str(error)
-        raise RecordingError(f"{path}: {'is truncated' if at_end else 'is no JSON'} ({error})") from error
+        raise RecordingError(f"{path}: it is not a recording (not text)") from error
 
 
 def _theirs(path: str, data: Any) -> list[Row]:
@@ -112,21 +107,21 @@ def _t4(path: str, results: Sequence[Any]) -> Iterable[Row]:
         yield dict(result["configuration"]), entry
 
 
-def _ours(path: str, text: str) -> list[Row]:
-    rows: list[Row] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines[1:], 2):
+def _ours(lines: Sequence[str]) -> Iterator[Row]:
+    """Of each line after the first. Raises ValueError that names the line."""
+    for number, line in enumerate(lines, 2):
         try:
-            told = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            what = "is truncated" if number == len(lines) else "is no JSON"
-            raise RecordingError(f"{path}: line {number} {what} ({error})") from error
-        took = [_number(told.get(name), 0.0) for name in ("compile_s", "verify_s", "benchmark_s")]
-        seconds = told["seconds"] if told["status"] == "measured" else told.get("gate") or "execution"
-        entry = _entry(seconds, told.get("samples_s") or (), 1.0, took, str(told.get("reason") or ""),
-                       _number(told.get("predicted_s"), math.nan))  # fmt: skip
-        rows.append(({VARIANT: told["variant"], **told["config"]}, entry))
-    return rows
+            yield json_text.parse(line, _trial, "a trial", nan=True)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+
+
+def _trial(told: Mapping[str, Any]) -> Row:
+    took = [_number(told.get(name), 0.0) for name in ("compile_s", "verify_s", "benchmark_s")]
+    seconds = told["seconds"] if told["status"] == "measured" else told.get("gate") or "execution"
+    entry = _entry(seconds, told.get("samples_s") or (), 1.0, took, str(told.get("reason") or ""),
+                   _number(told.get("predicted_s"), math.nan))  # fmt: skip
+    return {VARIANT: told["variant"], **told["config"]}, entry
 
 
 def _entry(told: Any, samples: Iterable[Any], unit: float, took: Sequence[float], reason: str,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import json_text
 from ..errors import RecordingError
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs}
@@ -53,6 +53,12 @@ class Restriction:
             return False
 
 
+def _strings(data: Any) -> list[str]:
+    if not isinstance(data, list) or not all(isinstance(line, str) for line in data):
+        raise ValueError("it is not a list of strings")
+    return data
+
+
 def read(path: str | Path) -> list[Restriction]:
     """A file of restrictions: one a line, # begins a comment; or a JSON list of strings. Raises RecordingError."""
     try:
@@ -62,11 +68,9 @@ def read(path: str | Path) -> list[Restriction]:
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     if text.lstrip().startswith("["):
         try:
-            lines = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RecordingError(f"{path}: want one restriction a line, or a JSON list of strings") from error
-        if not all(isinstance(line, str) for line in lines):
-            raise RecordingError(f"{path}: want one restriction a line, or a JSON list of strings")
+            lines = json_text.parse(text, _strings, "a list of strings")
+        except ValueError as error:
+            raise RecordingError(f"{path}: {error}; want one restriction a line, or a JSON list of strings") from error
     found = [Restriction.parse(line) for line in lines if line]
     if not found:
         raise RecordingError(f"{path}: holds no restriction")

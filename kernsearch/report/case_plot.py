@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..cases.verdict import TIE
+from ..units import duration
 from . import figures
-from .units import duration
 
 _COLOURS = {"wins": "#2e7d4f", "loses": "#c0392b", "tie": "#777777", "refused": "#7b3fa0"}
 _PREDICTED, _LINE, _BAND, _DOT = "#d07c2a", "#444444", "#eeeeee", "#4878a8"

@@ -7,9 +7,9 @@ from statistics import quantiles
 from typing import Any
 
 from ..cases import wrong
-from .cases import verdict_line
+from ..units import duration, interval, size, spelled
+from .cases import arm_rate, verdict_line
 from .page import plain, table
-from .units import duration, interval, operations, rate, size, spelled
 
 _COMPILER = {  # evidence of the compiler: its key and its heading
     "registers": "registers", "vector_spills": "spilled vectors", "spill_stores": "spilled bytes",
@@ -75,13 +75,6 @@ def _figures(names: Sequence[str], wanted: str) -> Iterator[str]:
     for name in names:
         if name.startswith(wanted):
             yield f"![{alt[wanted]}]({name})\n"
-
-
-def arm_rate(arm: Mapping[str, Any]) -> str:
-    """Operations a second, or useful bytes where the op computes nothing."""
-    if "useful_bytes" in arm:
-        return rate(arm["useful_bytes"], "B", arm["median_s"])
-    return f"{operations(arm['flops'] / arm['median_s'])}/s"
 
 
 def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:

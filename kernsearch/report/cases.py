@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from ..cases import recordings, wrong
-from .tables import table
-from .units import duration, interval, rate
+from ..units import duration, interval, rate, spelled
+from .tables import filled, table
 
+_COMPILER = {"registers": "registers", "spill_stores": "spilled", "vector_spills": "spilled vectors"}  # evidence
 _SAYS = {"loses": "slower", "wins": "faster", "tie": "no different", "refused": "not the same result"}
 _IS = {"loses": "loses", "wins": "wins", "tie": "is a tie"}
 
@@ -32,19 +33,15 @@ def print_case(data: Mapping[str, Any]) -> None:
     click.echo(f"mechanism  {data['mechanism']}\n")
     rows = []
     for arm in data["arms"]:
-        compiled = arm.get("evidence", {}).get("compile", [{}])
-        registers = max((int(part.get("registers", 0)) for part in compiled), default=0)
-        spills = max((int(part.get("spill_stores", 0)) for part in compiled), default=0)
-        waves = "" if arm.get("waves") is None else f"{arm['waves']:.2f}"
-        config = " ".join(f"{letter}={value}" for letter, value in arm["config"].items())
-        cells = (arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]))
-        speed = f"{arm['flops'] / arm['median_s'] / 1e12:.3g}"
-        if "useful_bytes" in arm:
-            speed = rate(arm["useful_bytes"], "B", arm["median_s"])
-        how = ", ".join(arm.get("how", ()))
-        rows.append((*cells, speed, waves, str(registers or ""), str(spills), arm["variant"], config, how))
-    headers = ("arm", "predicted", "measured", "TFLOP/s", "waves", "registers", "spilled", "variant", "config", "how")
-    table(headers, rows)
+        compiled = arm.get("evidence", {}).get("compile", [])
+        found = [[int(part[key]) for part in compiled if key in part] for key in _COMPILER]
+        rows.append((
+            arm["label"], duration(arm["predicted_s"]), duration(arm["median_s"]), arm_rate(arm),
+            _waves(arm), *(str(max(values)) if values else "" for values in found),
+            arm["variant"], spelled(arm["config"]), ", ".join(arm.get("how", ())),
+        ))  # fmt: skip
+    headers = ("arm", "predicted", "measured", "rate", "waves", *_COMPILER.values(), "variant", "config", "how")
+    table(*filled(headers, rows))
     click.echo("")
     for arm in data["arms"]:
         if (refused := arm.get("refused")) is not None:
@@ -61,6 +58,12 @@ def print_case(data: Mapping[str, Any]) -> None:
     for c in wrong(data):
         note = f": {c['note']}" if c.get("note") else ""
         click.echo(f"wrong prediction: {c['label']}: {c['predicted_verdict']} was said, it {_IS[c['verdict']]}{note}")
+
+
+def arm_rate(arm: Mapping[str, Any]) -> str:
+    """Operations a second of an arm, or useful bytes where the op computes nothing."""
+    work, unit = (arm["useful_bytes"], "B") if "useful_bytes" in arm else (arm["flops"], "FLOP")
+    return rate(work, unit, arm["median_s"])
 
 
 def verdict_line(data: Mapping[str, Any]) -> str:
@@ -80,21 +83,26 @@ def print_ladder(data: Mapping[str, Any]) -> None:
     device = data["device"]
     click.echo(f"{data['problem']} on {device['name']} ({device['key']}), {data['date']}")
     click.echo(f"roofline floor {duration(data['floor_s'])}\n")
-    rows = []
+    found = {**_COMPILER, "shared_bytes": "shared", "occupancy": "blocks"}
+    rows: list[tuple[str, ...]] = []
     for row in data["rungs"]:
         if "median_s" not in row:
-            rows.append((row["rung"], *[""] * 10, row.get("absent", "")))
+            rows.append((row["rung"], *[""] * (6 + len(found)), row.get("absent", "")))
             continue
-        error = "" if row.get("error") is None else f"{row['error']:.2f}"
-        waves = "" if row.get("waves") is None else f"{row['waves']:.2f}"
         rows.append((
             row["rung"], duration(row["predicted_s"]), duration(row["median_s"]),
-            f"{data['flops'] / row['median_s'] / 1e12:.3g}", f"{100 * row['of_floor']:.1f} %",
-            *(str(row.get(key, "")) for key in ("registers", "shared_bytes", "spill_stores", "occupancy")),
-            waves, error, " ".join(f"{letter}={value}" for letter, value in row["config"].items()),
+            rate(data["flops"], "FLOP", row["median_s"]), f"{100 * row['of_floor']:.1f} %",
+            *(str(row.get(key, "")) for key in found), _waves(row),
+            "" if row.get("error") is None else f"{row['error']:.2f}", spelled(row["config"]),
         ))  # fmt: skip
-    headers = ("rung", "predicted", "measured", "TFLOP/s", "of floor", "registers", "shared", "spilled", "blocks",
-               "waves", "error", "config")  # fmt: skip
-    table(headers, rows)
-    click.echo("\npredicted: of the first config that the model proposed, before anything was measured")
-    click.echo("error: the largest, as a share of what is allowed; blocks: resident on one multiprocessor")
+    headers = ("rung", "predicted", "measured", "rate", "of floor", *found.values(), "waves", "error", "config")
+    shown, cells = filled(headers, rows)
+    table(shown, cells)
+    said = {"predicted": "predicted: of the first config that the model proposed, before anything was measured",
+            "error": "error: the largest, as a share of what is allowed",
+            "blocks": "blocks: resident on one multiprocessor"}  # fmt: skip
+    click.echo("\n" + "\n".join(line for heading, line in said.items() if heading in shown))
+
+
+def _waves(row: Mapping[str, Any]) -> str:
+    return "" if row.get("waves") is None else f"{row['waves']:.2f}"

@@ -17,7 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from .. import settings
 from ..errors import DashboardError, StorageError
-from ..search.study import Studies, artifacts_of, file_of
+from ..search.opening import artifacts_of, file_of
+from ..search.study import Studies
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

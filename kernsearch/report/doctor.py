@@ -13,7 +13,7 @@ import click
 
 from .. import backends, settings
 from ..errors import CompilerError, KernsearchError
-from .units import size
+from ..units import size
 
 _LIBRARIES = ("numpy", "optuna", "networkx", "joblib", "msgspec", "ziglang", "optuna-dashboard", "torch", "cupy")
 _SIZES = ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes", "line_bytes")

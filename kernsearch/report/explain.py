@@ -152,7 +152,7 @@ def _candidate(setting: Setting, program: str, record: Record | None) -> dict[st
     """The plainest variant of a program that has a feasible config here; where nothing is known of the device, the
     plainest at all."""
     variants = [v for v in setting.derivation.variants if v.partition.key == program]
-    for variant in sorted(variants, key=lambda v: (len(v.steps) - len(v.path), v.name)):
+    for variant in sorted(variants, key=lambda v: (setting.derivation.length(v), v.name)):
         prediction, config = setting.pick(variant) or (None, None)
         if prediction is not None or setting.device is None:
             return _as_candidate(variant, config, prediction) | searched.measured(record, variant.name)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FigureError
+from ..units import duration, operations, size, spelled
 from .explain_plot import pictures
 from .explained import RATES, bound_lines, measured_or_dash, runner_up_line, seconds_or_dash, time_rows
 from .page import html, plain, table
-from .units import duration, operations, size, spelled
 
 _ALT = {"steps.svg": "time of each step's candidate, predicted and measured",
         "roofline.svg": "the device's roofline, and where the steps stand under it"}  # fmt: skip

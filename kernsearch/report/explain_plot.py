@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
+from ..units import duration, operations
 from . import figures
-from .units import duration, operations
 
 _MEASURED, _PREDICTED, _LINE = "#4878a8", "#d07c2a", "#444444"
 _WIDE_IN = 8.0
+_TITLE = 64  # characters of a line of the title, which is above the panel alone
 _ROOM = 30.0  # what is shown of the roof to the left and right of the points
 
 
@@ -91,7 +93,7 @@ def _mark(panel: Any, x: float, y: float, key: str) -> None:
 
 def _done(figure: Any, panel: Any, told: Mapping[str, Any]) -> str:
     panel.tick_params(labelsize=8)
-    panel.set_title(f"{told['problem']}\n{told['device']}", fontsize=9, parse_math=False)
+    panel.set_title("\n".join([*wrap(told["problem"], _TITLE), told["device"]]), fontsize=9, parse_math=False)
     panel.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     return figures.svg(figure)

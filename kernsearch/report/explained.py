@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..units import duration, interval, operations, size, spelled, three
 from .tables import table
-from .units import duration, interval, operations, size, spelled
 
 _RANKED = 12  # variants listed
 _REASONS = 12  # of refusals
@@ -96,11 +96,12 @@ def runner_up_line(second: dict[str, Any]) -> str:
 def bound_lines(bounds: dict[str, Any]) -> Iterator[str]:
     """What bounds the winner, a sentence each."""
     yield from bounds.get("says", ())
+    here = f"roofline: {three(bounds['intensity'])} FLOP a byte"
     if "least_s" in bounds:
-        yield (f"roofline: {bounds['intensity']:.3g} FLOP a byte, the device's ridge is at {bounds['ridge']:.3g}: "
-               f"{bounds['roof']} allows no less than {duration(bounds['least_s'])}")  # fmt: skip
+        least = f"{bounds['roof']} allows no less than {duration(bounds['least_s'])}"
+        yield f"{here}, the device's ridge is at {three(bounds['ridge'])}: {least}"
     else:
-        yield f"roofline: {bounds['intensity']:.3g} FLOP a byte"
+        yield here
     if "of_peak" in bounds:
         yield f"it reaches {bounds['of_peak']:.1%} of the arithmetic peak and {bounds['of_copy']:.1%} of a copy's rate"
     if parts := bounds.get("parts_s"):

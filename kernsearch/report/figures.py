@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +20,22 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+_LACKING = "pictures want matplotlib: pip install 'kernsearch[explore]'"
+
+
+def check() -> None:
+    """Raise FigureError where no picture can be drawn, without loading what draws it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise FigureError(_LACKING)
+
+
 @contextmanager
 def drawing() -> Iterator[Any]:
     """`matplotlib.pyplot` without a display; figures are closed at the end. Raises FigureError without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:
-        raise FigureError("pictures want matplotlib: pip install 'kernsearch[explore]'") from error
+        raise FigureError(_LACKING) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import backends, registry
+from ..candidate import check_memory
 from ..derive import Derivation, Fits, derive
 from ..device import Device
 from ..errors import CacheError, SpaceError
 from ..problem import Problem
 from ..program import graphml
 from ..records import lookup
-from . import graph_svg
+from . import figures, graph_svg
 
 FORMS = ("json", "graphml", "dot", "svg")
 
@@ -21,11 +22,15 @@ FORMS = ("json", "graphml", "dot", "svg")
 def derivation_graph(
     op: str, *, shape: Sequence[int], form: str = "json", dtype: str | None = None, device: str = "auto", **options: Any
 ) -> str:
-    """The graph as text. Raises SpaceError for an unknown form."""
+    """The graph as text. Raises SpaceError for an unknown form, FigureError for "svg" without matplotlib, and
+    DeviceError for a problem that does not fit the device's memory."""
     if form not in FORMS:
-        raise SpaceError(f"format {form!r}: want one of {', '.join(FORMS)}")
+        raise SpaceError(f"--format {form!r}: want one of {', '.join(FORMS)}")
+    if form == "svg":
+        figures.check()
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
+    check_memory(problem, where)
     found = registry.op(problem.op)
     templates = registry.templates(backend.name)
     derivation = derive(problem, found, templates)

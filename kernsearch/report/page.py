@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+_SHORT = 14  # characters of a cell that stays in one line: "40.75 TFLOP/s"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 table { border-collapse: collapse; margin: 0.8rem 0; font-size: 0.85rem; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid #ddd; padding: 0.25rem 0.7rem; text-align: left; vertical-align: top; }
 th { background: #f6f6f6; }
+td.short { white-space: nowrap; }
 figure { margin: 1rem 0; } svg { max-width: 100%; height: auto; }
 """
 
@@ -33,8 +35,19 @@ def html(text: str, drawn: Mapping[str, str]) -> str:
     title = text.partition("\n")[0].lstrip("# ").replace("\\", "")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{parser.render(text)}</body>\n</html>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n{_cells(parser.render(text))}</body>\n</html>\n"
     )
+
+
+def _cells(page: str) -> str:
+    """Cells as they can be read: a number stays with its unit, and a long name may break after a plus."""
+
+    def cell(found: re.Match[str]) -> str:
+        said = found[1]
+        opened = '<td class="short">' if len(said) <= _SHORT else "<td>"
+        return f"{opened}{said.replace('+', '+<wbr>')}</td>"
+
+    return re.sub(r"<td>([^<]*)</td>", cell, page)
 
 
 def inlined(svg: str, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from .units import duration, rate
+from ..units import duration, rate
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -13,7 +13,7 @@ from .. import registry, sources
 from ..derive import annotation
 from ..errors import CacheError, KernsearchError
 from ..records import Record, lookup, read
-from .units import duration, size, spelled, told_rate
+from ..units import duration, size, spelled, told_rate
 
 
 def read_record(name: str) -> Record:

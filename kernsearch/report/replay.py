@@ -10,8 +10,8 @@ import click
 from ..replay.recording import Recording
 from ..replay.result import BASELINE, Result, quantile, uniform
 from ..replay.run import Run, after
+from ..units import duration
 from . import figures
-from .units import duration
 
 
 def print_replay(recording: Recording, results: Sequence[Result]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .units import duration, interval, spelled, told_rate
+from ..units import duration, interval, spelled, told_rate
 
 if TYPE_CHECKING:
     from ..tune import Result

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import backends, launch, model, registry
 from ..backends import Backend
-from ..candidate import array_bytes
+from ..candidate import array_bytes, check_memory
 from ..derive import Derivation, Variant, derive
 from ..device import Device
 from ..errors import DeviceError, KernsearchError
@@ -80,7 +80,9 @@ class Setting:
 
 
 def here(problem: Problem, backend: Backend, device: Device, *, measure: bool) -> Setting:
-    """On a device of this machine; its rates are measured if they never were and `measure` says so."""
+    """On a device of this machine; its rates are measured if they never were and `measure` says so. Raises DeviceError
+    for a problem that does not fit its memory."""
+    check_memory(problem, device)
     roof = ceilings.of(backend, device) if measure else ceilings.kept(device) or ceilings.guess(device)
     return _setting(problem, backend, device.key, device, roof, int(device.threads))
 

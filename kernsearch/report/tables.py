@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .units import duration, interval
+from ..units import duration, interval
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -17,6 +17,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
     for row in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def filled(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the columns in which no row has anything: those of another kind of device."""
+    rows = list(rows)
+    kept = [i for i in range(len(headers)) if any(row[i] for row in rows)]
+    return [headers[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def print_records(rows: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from ..plan import KernelPlan
 from ..records import lookup
 from . import libraries, plans
 from .libraries import BY_TYPE, Library
-from .strides import overlap
+from .strides import check_apart, overlap
 from .views import canonical, span
 
 _LEGACY = 2  # stream handles below this are the legacy default stream's
@@ -154,6 +154,7 @@ class DevicePlan(plans.CallPlan):
             out = libraries.room(library.empty, like, self.shapes[operand.name], what=f"a result of {nbytes} bytes",
                                  device=self.device.index)  # fmt: skip
         given[where] = self._checked(where, out)
+        check_apart(operand.name, given[where].shape, given[where].strides, 1)
         views = [given[i] for i in range(len(self.plan.operands))]
         bound = self.launch(views, scalars, library)
         if key is not None and bound is not None and not (made and views[-1].address % BASE_BYTES):
@@ -181,9 +182,6 @@ class DevicePlan(plans.CallPlan):
         such an input may be the output. Returns how it was done when the arrays were taken as they are, else None.
         """
         views = [canonical(view) for view in views]
-        for o in self.outputs:
-            if any(n > 1 and not s for n, s in zip(views[o].shape, views[o].strides, strict=True)):
-                raise ArrayError(f"{self.plan.operands[o].name} visits an element twice: want an array that does not")
         bound = self.remembered(views, library)
         if bound is not None and not self._overlaps(views, elementwise):
             bound.run([view.address for view in views], scalars, library)

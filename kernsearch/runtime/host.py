@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..namespace import numpy_dtype
 from ..plan import KernelPlan
 from ..problem import Problem
 from . import libraries, plans
-from .strides import offsets, overlap, span, usable, view_of
+from .strides import check_apart, offsets, overlap, span, usable, view_of
 
 if TYPE_CHECKING:
     from ..records.lookup import Hit
@@ -94,8 +95,7 @@ class HostPlan(plans.CallPlan):
         if out is None:
             out = np.empty(self.shapes[operand.name], self.dtypes[operand.name])
         given[where] = self._checked(where, out)
-        if not out.flags.writeable:
-            raise ArrayError("out is read-only: want an array that can be written")
+        check_output(operand.name, given[where])
         operands = [given[i] for i in range(len(self.plan.operands))]
         self.launch(operands, scalars)
         if not named:
@@ -114,8 +114,11 @@ class HostPlan(plans.CallPlan):
             raise ArrayError(f"out: want {len(names)} arrays, {', '.join(names)}")
         for o, array in zip(self.outputs, out, strict=True):
             given[o] = self._checked(o, array)
-            if not array.flags.writeable:
-                raise ArrayError("out is read-only: want arrays that can be written")
+            check_output(self.plan.operands[o].name, given[o])
+        for one, other in combinations(self.outputs, 2):
+            if np.shares_memory(given[one], given[other]):
+                both = f"{self.plan.operands[one].name} and {self.plan.operands[other].name}"
+                raise ArrayError(f"out: {both} share memory: want arrays that do not")
         self.launch([given[i] for i in range(len(self.plan.operands))], scalars)
         return tuple(out)
 
@@ -175,7 +178,7 @@ class HostPlan(plans.CallPlan):
         itemsizes = [array.itemsize for array in arrays]
         views = {o.name: view_of(array) for o, array in zip(self.plan.operands, arrays, strict=True)}
         threads = plans.get_threads()
-        if not all(usable(array, o.role) for o, array in zip(self.plan.operands, arrays, strict=True)):
+        if not all(map(usable, arrays)):
             return None
         if launch.unmet(self.plan, launch.names(self.plan, views, threads)):
             return None
@@ -201,7 +204,7 @@ class HostPlan(plans.CallPlan):
         """The slow path: copies what the kernels cannot take as it is, results back."""
         wanted = list(arrays)
         for i, operand in enumerate(self.plan.operands):
-            if not usable(arrays[i], operand.role) or address_of(arrays[i]) % arrays[i].itemsize:
+            if not usable(arrays[i]) or address_of(arrays[i]) % arrays[i].itemsize:
                 arrays[i] = _copy(arrays[i], operand.role)
         self._meet_assumptions(arrays)
         for i in self.inputs:
@@ -253,3 +256,20 @@ def checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> n
     if array.shape != shape:
         raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
     return np.asarray(array)
+
+
+def output(array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Where a result goes: the caller's `out`, or a new array for None. Raises DtypeError or ArrayError for one that
+    does not fit, that is read-only, or that visits an element twice."""
+    if array is None:
+        return np.empty(shape, dtype)
+    found = checked("out", array, shape, dtype)
+    check_output("out", found)
+    return found
+
+
+def check_output(name: str, array: np.ndarray) -> None:
+    """Raise ArrayError for an array that no result can be written to."""
+    if not array.flags.writeable:
+        raise ArrayError(f"{name} is read-only: want an array that can be written")
+    check_apart(name, array.shape, array.strides, array.itemsize)

@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import ArrayError
 from ..launch import ArrayView
 
 
-def usable(array: np.ndarray, role: str) -> bool:
+def usable(array: np.ndarray) -> bool:
     """Can a kernel take the array as it is, if its address is a multiple of the itemsize?
 
-    Strides must be whole elements and the byte order native; an output may not visit an element twice.
+    Strides must be whole elements and the byte order native.
     """
-    taken = [s for n, s in zip(array.shape, array.strides, strict=True) if n > 1]
-    whole = array.dtype.isnative and not any(s % array.itemsize for s in taken)
-    return whole and (role == "input" or 0 not in taken)
+    taken = (s for n, s in zip(array.shape, array.strides, strict=True) if n > 1)
+    return array.dtype.isnative and not any(s % array.itemsize for s in taken)
+
+
+def check_apart(name: str, shape: Sequence[int], strides: Sequence[int], size: int) -> None:
+    """Raise ArrayError for an output that visits memory twice: what it holds in the end would be a matter of luck.
+    `strides` and the `size` of an element are in the same unit."""
+    if _visits_twice(shape, strides, size):
+        raise ArrayError(f"{name} visits an element twice, by strides {tuple(strides)}: want an array that does not")
+
+
+def _visits_twice(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    if 0 in shape:
+        return False
+    reach, strange = size, False
+    for stride, extent in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        strange |= stride < reach
+        reach += stride * (extent - 1)
+    return strange and _meet(shape, strides, size)
+
+
+def _meet(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Do elements share memory? Looks at where each one lies: for strides that no slice of an array has."""
+    if any(n > 1 and not s for n, s in zip(shape, strides, strict=True)):
+        return True
+    places = np.zeros(1, np.int64)
+    for extent, stride in zip(shape, strides, strict=True):
+        places = (places[:, None] + np.arange(extent, dtype=np.int64) * stride).ravel()
+    places.sort()
+    return bool((np.diff(places) < size).any())
 
 
 def view_of(array: np.ndarray) -> ArrayView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .pool import Candidate, Pool, Proposal, candidate
 from .searchers import Local, Random
-from .study import Tpe
+from .tpe import Tpe
 
 
 class Guided(Random):

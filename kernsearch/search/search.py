@@ -21,7 +21,8 @@ from .outcome import Ask, Counts, Past
 from .points import Advice
 from .pool import Candidate, Pool, Proposal, candidate
 from .searchers import Exhaustive, Local, Random, Searcher
-from .study import VARIANT, State, Study, Tpe, Trial, importances
+from .study import VARIANT, State, Study, Trial
+from .tpe import Tpe, importances
 
 Keep = Callable[[str, Mapping[str, int]], str | None]
 Foresee = Callable[[str, Sequence[Mapping[str, int]]], None]

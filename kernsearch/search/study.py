@@ -1,35 +1,25 @@
-"""Optuna, and nothing else of the search: the durable study, and TPE on a copy of it in memory.
+"""The durable study: Optuna's, as the search writes and reads it.
 
 A trial is written in one transaction when it is asked for; when it is told its state is written last, so that what is
-finished is whole. TPE works in memory: with the sampler on the database each parameter would be a transaction too.
+finished is whole.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-import os
-import sqlite3
-import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-import sqlalchemy
 from optuna.distributions import CategoricalDistribution
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState, create_trial
 
 from ..errors import StorageError
-from ..settings import data_dir
 from .notes import Page, attributes, keep
+from .opening import artifacts_of, file_of, guarded, opened, quiet
 from .storage import Storage
 
 State = Literal["running", "measured", "refused", "failed"]
@@ -38,19 +28,12 @@ Attr = str | int | float | bool
 VARIANT = "variant"
 _LEASE = "kernsearch:lease"
 _LONGEST = 1000  # characters of an attribute; the dashboard cuts a little later
-_TELLING = 10  # measured trials without which nothing is said of parameters
-_BUSY_S = 30.0  # how long SQLite waits for another writer
-_GRACE_S = 5  # after which a journal's lock belongs to a dead process
 _STATES: dict[TrialState, State] = {
     TrialState.RUNNING: "running",
     TrialState.COMPLETE: "measured",
     TrialState.PRUNED: "refused",
     TrialState.FAIL: "failed",
 }
-_BROKEN: tuple[type[Exception], ...] = (
-    optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError,
-    json.JSONDecodeError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,21 +70,21 @@ class Studies:
         file = file_of(url)
         if file is not None and not file.is_file():
             raise StorageError(f"storage {url!r}: want an SQLite file, a journal ending in .log, or an Optuna URL")
-        with _guarded(url, ValueError, RuntimeError, KeyError), _quiet():
-            self._storage = self.storage = optuna.storages.get_storage(_open(url, to_write=False))
+        with guarded(url, ValueError, RuntimeError, KeyError), quiet():
+            self._storage = self.storage = optuna.storages.get_storage(opened(url, to_write=False))
             found = optuna.get_all_study_names(self._storage)
         self.names: list[str] = sorted(found)
 
     def trials(self, name: str) -> list[Trial]:
         """All trials of a study, by number."""
-        with _guarded(self.url, KeyError):
+        with guarded(self.url, KeyError):
             id = self._storage.get_study_id_from_name(name)
             frozen = self._storage.get_all_trials(id, deepcopy=False)
         return [_trial(t) for t in frozen if t.state in _STATES and VARIANT in t.params]
 
     def attrs(self, name: str) -> dict[str, Any]:
         """What was written of a study, such as its problem and device."""
-        with _guarded(self.url, KeyError):
+        with guarded(self.url, KeyError):
             return dict(self._storage.get_study_user_attrs(self._storage.get_study_id_from_name(name)))
 
 
@@ -116,8 +99,8 @@ class Study:
         self.url = url
         self.name = name
         self.distributions = distributions(variants, domains)
-        with self._guard(ValueError, RuntimeError, KeyError), _quiet():
-            study = optuna.create_study(storage=_open(url), study_name=name, direction="minimize", load_if_exists=True)
+        with self._guard(ValueError, RuntimeError, KeyError), quiet():
+            study = optuna.create_study(storage=opened(url), study_name=name, direction="minimize", load_if_exists=True)
             if study.metric_names is None:
                 study.set_metric_names(["seconds"])
             self._study = study
@@ -222,95 +205,7 @@ class Study:
                 engine.dispose()
 
     def _guard(self, *also: type[Exception]) -> AbstractContextManager[None]:
-        return _guarded(self.url, *also)
-
-
-@contextmanager
-def _guarded(url: str | None, *also: type[Exception]) -> Iterator[None]:
-    """Turns what a storage raises into a StorageError of one line."""
-    try:
-        yield
-    except (*_BROKEN, *also) as error:
-        raise StorageError(f"storage {_shown(url)!r}: {_cause(error)}") from error
-
-
-class _Sampler(optuna.samplers.TPESampler):
-    """Draws the variant first, and then the letters of that variant alone: those of all others are not asked for."""
-
-    def __init__(self, letters: Mapping[str, tuple[str, ...]], only: str | None, **options: Any):
-        super().__init__(**options)
-        self._letters, self._only = letters, only
-        self.space: dict[str, Any] | None = None  # of all trials, until one of a new variant is told
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
-        if self.space is None:
-            self.space = super().infer_relative_search_space(study, trial)
-        return self.space
-
-    def sample_relative(self, study: optuna.Study, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
-        first = {name: choices for name, choices in search_space.items() if name == VARIANT}
-        drawn = super().sample_relative(study, trial, first)
-        variant = self._only or drawn.get(VARIANT)
-        if variant is None:
-            return super().sample_relative(study, trial, search_space)
-        rest = {name: search_space[name] for name in self._letters[variant] if name in search_space}
-        return drawn | super().sample_relative(study, trial, rest)
-
-
-class Tpe:
-    """Multivariate grouped TPE over the variant and the letters of all variants, on trials in memory.
-
-    Numbers are those of the copy in memory. `fix` holds letters (or the variant) at one value; distributions stay
-    whole, so that the study can go on without it.
-    """
-
-    def __init__(self, letters: Mapping[str, tuple[str, ...]], domains: Mapping[str, tuple[int, ...]],
-                 fix: Mapping[str, str | int], seed: int):  # fmt: skip
-        self._letters = letters
-        self._distributions = distributions(tuple(letters), domains)
-        self._told: set[str] = set()  # variants
-        with _quiet():
-            only = fix.get(VARIANT)
-            sampler: optuna.samplers.BaseSampler
-            self._sampler = sampler = _Sampler(
-                letters, None if only is None else str(only),
-                n_startup_trials=1, multivariate=True, group=True, constant_liar=True, seed=seed,
-            )  # fmt: skip
-            if fix:
-                sampler = optuna.samplers.PartialFixedSampler(dict(fix), sampler)
-            self._study = optuna.create_study(sampler=sampler, direction="minimize")
-
-    def suggest(self) -> tuple[int, str, dict[str, int]]:
-        """A new running trial: number, variant, config. It may well be infeasible."""
-        trial = self._study.ask()
-        variant = self._suggest(trial, VARIANT)
-        return trial.number, str(variant), {name: int(self._suggest(trial, name)) for name in self._letters[variant]}
-
-    def learn(self, variant: str, config: Mapping[str, int]) -> int:
-        """A running trial that was suggested elsewhere: its number."""
-        params = {VARIANT: variant, **config}
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params=params,
-                distributions={name: self._distributions[name] for name in params},
-            )
-        )
-        return len(self._study.get_trials(deepcopy=False)) - 1
-
-    def tell(self, number: int, seconds: float | None) -> None:
-        """None says that the candidate was refused."""
-        told = self._study.tell(number, seconds, TrialState.PRUNED if seconds is None else TrialState.COMPLETE)
-        if (variant := told.params[VARIANT]) not in self._told:
-            self._told.add(variant)
-            self._sampler.space = None
-
-    def forget(self, number: int) -> None:
-        """The trial came to nothing and teaches nothing."""
-        self._study.tell(number, state=TrialState.FAIL)
-
-    def _suggest(self, trial: optuna.Trial, name: str) -> Any:
-        return trial.suggest_categorical(name, self._distributions[name].choices)
+        return guarded(self.url, *also)
 
 
 def distributions(
@@ -319,24 +214,6 @@ def distributions(
     """Flat categoricals of strings and ints: what the dashboard can draw."""
     whole = {name: CategoricalDistribution([int(v) for v in values]) for name, values in domains.items()}
     return {VARIANT: CategoricalDistribution(list(variants)), **whole}
-
-
-def importances(trials: Sequence[tuple[Mapping[str, int], float]]) -> dict[str, float]:
-    """What share of the variation among configs of one variant, with their seconds, each letter explains, the largest
-    first; empty where fewer than two letters vary or there are too few trials to tell."""
-    values = {letter: sorted({config[letter] for config, _ in trials}) for letter in (trials[0][0] if trials else ())}
-    varied: dict[str, optuna.distributions.BaseDistribution]
-    varied = {letter: CategoricalDistribution(found) for letter, found in values.items() if len(found) > 1}
-    if len(trials) < _TELLING or len(varied) < 2:
-        return {}
-    with _quiet():
-        study = optuna.create_study()
-        for config, seconds in trials:
-            params = {letter: config[letter] for letter in varied}
-            study.add_trial(create_trial(params=params, distributions=varied, value=seconds))
-        judge = optuna.importance.PedAnovaImportanceEvaluator()
-        return {letter: rounded(share) for letter, share in
-                optuna.importance.get_param_importances(study, evaluator=judge).items()}  # fmt: skip
 
 
 def rounded(value: float) -> float:
@@ -356,109 +233,3 @@ def plain(attrs: Mapping[str, Any]) -> dict[str, Attr]:
             text = str(value)
             out[key] = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return out
-
-
-def file_of(url: str) -> Path | None:
-    """The file that a storage is, or None where it is none. Raises StorageError for what is no URL."""
-    if "://" not in url:
-        return Path(url)
-    with _guarded(url, ValueError):
-        parsed = sqlalchemy.make_url(url)
-    return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
-
-
-def artifacts_of(url: str) -> Path:
-    """The folder of the files of a storage's trials: beside an SQLite file or a journal, else in the data folder."""
-    file = file_of(url)
-    return data_dir() / "artifacts" if file is None else file.absolute().with_suffix(".artifacts")
-
-
-def _open(url: str | None, *, to_write: bool = True) -> optuna.storages.BaseStorage:
-    """`to_write=False`: nothing is written to an SQLite file or a journal, not even a lock."""
-    if url is None:
-        return optuna.storages.InMemoryStorage()
-    if "://" not in url:
-        url = os.path.abspath(url)  # the lock of a journal is a link to its target
-        if url.endswith(".log"):
-            lock = JournalFileSymlinkLock(url, grace_period=_GRACE_S)
-            if to_write:
-                _mend(Path(url), lock)
-            return optuna.storages.JournalStorage(JournalFileBackend(url, lock_obj=lock))
-        url = f"sqlite:///{url}"
-    parsed = sqlalchemy.make_url(url)
-    options: dict[str, Any] = {"pool_pre_ping": True}
-    if parsed.get_backend_name() == "sqlite":
-        args, kwargs = parsed.get_dialect()().create_connect_args(parsed)
-        connect = _connect_sqlite if to_write else _connect_to_read
-        options = {"creator": partial(connect, *args, **{**kwargs, "timeout": _BUSY_S})}
-    for last in (False, False, False, True):
-        try:
-            return Storage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=dict(options))
-        except sqlalchemy.exc.DBAPIError as error:  # another process may create the same tables in this moment
-            if last or not ("already exists" in str(error) or isinstance(error, sqlalchemy.exc.IntegrityError)):
-                raise
-            time.sleep(0.2)
-    raise AssertionError
-
-
-def _connect_sqlite(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-    """A write-ahead log: readers never wait for a writer, and what was told survives a killed process."""
-    connection = sqlite3.connect(*args, **kwargs)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-    return connection
-
-
-def _connect_to_read(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-    connection = sqlite3.connect(*args, **kwargs)
-    connection.execute("PRAGMA query_only=ON")
-    return connection
-
-
-def _mend(journal: Path, lock: JournalFileSymlinkLock) -> None:
-    """Cut a half-written last line, which a full disk leaves, so that the next line is not glued to it."""
-    if not journal.exists() or not journal.stat().st_size:
-        return
-    lock.acquire()
-    try:
-        with journal.open("rb+") as file:
-            tail_at = max(0, file.seek(0, os.SEEK_END) - (1 << 20))
-            file.seek(tail_at)
-            tail = file.read()
-            if not tail.endswith(b"\n"):
-                file.truncate(tail_at + tail.rfind(b"\n") + 1)
-    finally:
-        lock.release()
-
-
-def _shown(url: str | None) -> str:
-    """The URL without its password."""
-    try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True) if url and "://" in url else str(url)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        return str(url)
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost message in one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
-        error = error.orig
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:299] + "…"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna announces studies and experimental features; whoever tunes did not ask."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", category=UserWarning, module="optuna")
-            yield
-    finally:
-        logger.setLevel(level)

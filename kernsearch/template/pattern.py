@@ -17,7 +17,7 @@ all three; `groups` of a pattern says which template letters stand for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..program.body import Body
@@ -81,6 +81,26 @@ class As:
 
 
 Pattern = Anything | Hole | Dot | Red | Turned | As
+
+
+def anchors(pattern: Pattern) -> Iterator[Dot | Red]:
+    """The reductions that a pattern has, each as often as it comes."""
+    match pattern:
+        case Hole():
+            parts: tuple[Pattern | None, ...] = pattern.anchors
+        case Dot():
+            yield pattern
+            parts = (pattern.a, pattern.b)
+        case Red():
+            yield pattern
+            parts = (*pattern.args, pattern.inner)
+        case As():
+            parts = (pattern.pattern,)
+        case _:
+            parts = ()
+    for part in parts:
+        if part is not None:
+            yield from anchors(part)
 
 
 def anything() -> Pattern:

@@ -18,11 +18,11 @@ from ..plan import Launch
 from ..program import Annotation, Kernel, Place, Program
 from ..program import body as bodies
 from ..program.body import Body
-from ..program.value import Use
+from ..program.value import Use, contraction
 from ..rules.schedule import in_order, symbols
 from ..space import Access, Config, Constraint, Param, Sizes
 from .matcher import Found, Matcher
-from .pattern import As, Dot, Hole, Pattern, Red, Turned, anything, as_, comb, dot, hole, red, turned
+from .pattern import As, Dot, Hole, Pattern, Red, Turned, anchors, anything, as_, comb, dot, hole, red, turned
 
 __all__ = ["Launch", "Matched", "Template", "TileMap", "anything", "as_", "comb", "dot", "hole", "red", "turned"]
 
@@ -115,9 +115,12 @@ class Template:
 
     def find(self, program: Program, kernel: Kernel) -> tuple[Found, tuple[Place, ...]] | None:
         """How the roots match, whatever the annotations."""
+        roots = self._roots_for(kernel)
+        if not self._kinds[min(len(roots), len(self.roots)) - 1].all_of(program, kernel):
+            return None
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return None
-        matches = Matcher(program, kernel).match(self._roots_for(kernel))
+        matches = Matcher(program, kernel).match(roots)
         ways = (way for way in matches if self._accepts(way[0]))
         return next(islice(ways, int(self.swapped), None), None)
 
@@ -136,11 +139,18 @@ class Template:
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
+        if len(kernel.anchors) > self._kinds[-1].count:
+            return False
         if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
             return False
         roots = self.roots if self.optional else self._roots_for(kernel)
         matches = Matcher(program, kernel, unsplit=True).match(roots, some_roots=True)
         return any(self._accepts(found) for found, _ in matches)
+
+    @cached_property
+    def _kinds(self) -> tuple[_Kinds, ...]:
+        """What reductions the first root has, the first two, and so on."""
+        return tuple(_Kinds.of(self.roots[:count]) for count in range(1, len(self.roots) + 1))
 
     def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
         root, fewest = self.roots[0], len(self.roots) - self.optional
@@ -161,6 +171,33 @@ class Template:
             if (want == "+" and not count) or (want == "1" and count != 1) or (want == "0" and count):
                 return False
         return True
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """How many reductions patterns have, and of what kinds: what can be seen of a kernel without matching it."""
+
+    count: int
+    slabs: int
+    combines: int
+    dots: int
+
+    @classmethod
+    def of(cls, patterns: tuple[Pattern, ...]) -> _Kinds:
+        found = {anchor.name: anchor for pattern in patterns for anchor in anchors(pattern)}.values()
+        combines = sum(isinstance(anchor, Red) and anchor.combines for anchor in found)
+        dots = sum(isinstance(anchor, Dot) for anchor in found)
+        return cls(len(found), sum(anchor.slab for anchor in found), combines, dots)
+
+    def all_of(self, program: Program, kernel: Kernel) -> bool:
+        """May these be all reductions of the kernel? Each must be one of them, and each of them one."""
+        if len(kernel.anchors) != self.count:
+            return False
+        nodes = [program.nodes[name] for name in kernel.anchors]
+        combines = sum(any(axis in program.slabs for axis in node.over) for node in nodes)
+        if sum(bool(node.slab) for node in nodes) != self.slabs or combines != self.combines:
+            return False
+        return not self.dots or sum(contraction(node) is not None for node in nodes) >= self.dots
 
 
 def _has_slab(pattern: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import sources
 from ..derive import Variant, annotation
 from ..search.notes import Page, shortened
+from ..units import duration, rate, spelled
 
 if TYPE_CHECKING:
     from ..measure import Playoff, Verdict
@@ -55,7 +56,7 @@ class Pages:
         session = self._session
         lines = [f"# {session.problem.key}", "", f"Device: {session.device.name} (`{session.device.key}`)  ",
                  f"Compiler: {session.toolchain}  ",
-                 f"Least time that arithmetic and memory allow: {_time(session.prospects.floor_s)}", ""]  # fmt: skip
+                 f"Least time that arithmetic and memory allow: {duration(session.prospects.floor_s)}", ""]  # fmt: skip
         best = session.search.best()
         if best is None or best.seconds is None:
             return "\n".join([*lines, "Nothing is measured yet."])
@@ -71,12 +72,12 @@ class Pages:
     def _best(self, best: Past) -> Iterator[str]:
         assert best.seconds is not None  # it is the best of the measured ones
         rate = self._rate(best.seconds)
-        yield f"Trial {best.number}: {_time(best.seconds)}, {rate}, proposed by `{best.origin}`"
+        yield f"Trial {best.number}: {duration(best.seconds)}, {rate}, proposed by `{best.origin}`"
         yield ""
-        yield f"`{best.variant}` {_config(best.config)}"
+        yield f"`{best.variant}` {spelled(best.config)}"
 
     def _rate(self, seconds: float) -> str:
-        return f"{self._session.work / seconds / 1e9:.4g} G{self._session.unit}/s"
+        return rate(self._session.work, self._session.unit, seconds)
 
     def _finalist(self, passed: Passed, played: Playoff, told: Verdict) -> Page:
         candidate, session = passed.candidate, self._session
@@ -84,9 +85,10 @@ class Pages:
         measured = played.measurements[name]
         (low, high), rate = measured.ci_s, self._rate(measured.median_s)
         kept = " It is the one that is kept." if told.keep == name else ""
-        lines = [f"# Finalist{' and winner' if kept else ''}", "", f"`{candidate.variant}` {_config(candidate.config)}",
-                 "", f"Play-off: {_time(measured.median_s)} ({_time(low)} to {_time(high)}), {rate}.{kept}",
-                 "", f"The model predicted {_time(session.prospects.predicted_s(candidate))}."]  # fmt: skip
+        lines = [f"# Finalist{' and winner' if kept else ''}", "",
+                 f"`{candidate.variant}` {spelled(dict(candidate.config))}",
+                 "", f"Play-off: {duration(measured.median_s)} ({duration(low)} to {duration(high)}), {rate}.{kept}",
+                 "", f"The model predicted {duration(session.prospects.predicted_s(candidate))}."]  # fmt: skip
         if name in played.ratios:
             ratio = played.ratios[name]
             lines += ["", f"It takes {ratio.value:.3f} [{ratio.ci[0]:.3f}, {ratio.ci[1]:.3f}] of the default's time."]
@@ -121,14 +123,6 @@ def _table(passed: Passed) -> list[str]:
     names = [kernel.template for kernel in passed.plan.kernels]
     rows = [f"| {key} | " + " | ".join(str(b.evidence.get(key, "")) for b in passed.compiled) + " |" for key in keys]
     return [f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names), *rows]
-
-
-def _config(config: Any) -> str:
-    return " ".join(f"{letter}={value}" for letter, value in sorted(dict(config).items())) or "no parameters"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.4g} µs"
 
 
 def _value(value: object) -> str:

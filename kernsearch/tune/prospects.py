@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from math import prod
 
 from .. import launch, model, registry
 from ..backends import Backend
-from ..candidate import Candidate, array_bytes, lower, operands
+from ..candidate import Candidate, array_bytes, check_memory, lower
 from ..derive import Variant, derive
 from ..device import Device, lacks
 from ..errors import DeviceError, Rejected, SpaceError
@@ -21,7 +20,6 @@ from ..feasible import FeasibleSpace
 from ..model.ceilings import Ceilings
 from ..plan import Plan
 from ..problem import Problem
-from ..sizes import evaluate
 from ..space import Op
 from .request import Request
 
@@ -34,7 +32,6 @@ PROPOSED = 8  # candidates of each variant that the model proposes
 HOPELESS = 6.0  # candidates predicted slower than the best prediction by this are not worth their time
 WORKSPACE_SHARE = 0.5  # of what the arrays take: more workspace is not tried unless the request allows it
 LEAST_WORKSPACE_BYTES = 32 << 20  # allowed in any case, unless the request says less
-MEMORY_SHARE = 0.8  # of the device's memory that a problem's arrays and their float64 reference may take
 
 
 class Prospects:
@@ -111,17 +108,10 @@ class Prospects:
         return launch.call_at(plan, self.problem.shape, int(self.device.threads))
 
     def _fits_memory(self) -> None:
-        arrays = operands(self.op.root(self.problem))
-        elements = sum(prod(evaluate(extent, self.sizes) for extent in array.extents) for array in arrays)
+        elements = check_memory(self.problem, self.device)
         limit = self._request.max_workspace
         least = max(int(WORKSPACE_SHARE * elements * self.sizes["ITEMSIZE"]), LEAST_WORKSPACE_BYTES)
         self.max_workspace = least if limit is None else limit
-        wanted, memory = elements * (self.sizes["ITEMSIZE"] + 8), int(self.device.memory_bytes)
-        if wanted > MEMORY_SHARE * memory:
-            raise DeviceError(
-                f"{self.problem.key}: its arrays and their float64 reference take {wanted / 2**30:.1f} GiB, "
-                f"{self.device.key} has {memory / 2**30:.1f} GiB"
-            )
 
     def tokens(self) -> set[str]:
         """Hashes of what the kernels of all variants are made of, sources and generated headers: measurements of

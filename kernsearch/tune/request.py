@@ -60,5 +60,7 @@ def parse_fix(texts: Sequence[str]) -> dict[str, int]:
         letter, equals, value = (part.strip() for part in text.partition("="))
         if not (letter and equals and value.isascii() and value.isdigit()):
             raise SpaceError(f"--fix {text!r}: want LETTER=VALUE with a whole number, like MR=8")
+        if letter in fixed:
+            raise SpaceError(f"--fix {text!r}: {letter}={fixed[letter]} is given too, want each letter once")
         fixed[letter] = int(value)
     return fixed

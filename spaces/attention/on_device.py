@@ -15,7 +15,7 @@ from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.again import Asked
 from kernsearch.runtime.device import Bound, DevicePlan, view_on
 from kernsearch.runtime.libraries import BY_TYPE, Library
-from kernsearch.runtime.strides import overlap
+from kernsearch.runtime.strides import check_apart, overlap
 from kernsearch.runtime.views import span
 
 from . import DTYPES
@@ -54,6 +54,7 @@ def call(
     views["O"], found = view_on("out", result, device)
     if found != dtype or views["O"].shape != shape:
         raise ArrayError(f"out is {found} of shape {views['O'].shape}: want {dtype} of shape {shape}")
+    check_apart("out", shape, views["O"].strides, 1)
     if lse is not None:
         views["L"], _ = view_on("lse", lse, device)
     if math.prod(shape[:-1]):

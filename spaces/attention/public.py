@@ -10,7 +10,7 @@ import numpy as np
 from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, checked
+from kernsearch.runtime.host import HostPlan, output
 
 from . import DTYPES, on_device
 from .shapes import offset_of, parts, problem_of, scale_of, sizes
@@ -57,9 +57,7 @@ def attention(
     batch, heads, queries, depth = q.shape
     keys, columns = sizes(q.shape, k.shape, v.shape)
     shape = (batch, heads, queries, columns)
-    result = np.empty(shape, dtype) if out is None else checked("out", out, shape, dtype)
-    if not result.flags.writeable:
-        raise ArrayError("out is read-only: want an array that can be written")
+    result = output(out, shape, dtype)
     lse = np.empty(shape[:-1], np.float64 if dtype == np.float64 else np.float32) if return_lse else None
     offset = offset_of(causal, query_offset, queries, keys)
     scale = scale_of(scale, depth)

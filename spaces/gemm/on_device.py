@@ -15,7 +15,7 @@ from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.device import Bound, DevicePlan, view_on
 from kernsearch.runtime.libraries import BY_TYPE, Library
-from kernsearch.runtime.strides import overlap
+from kernsearch.runtime.strides import check_apart, overlap
 from kernsearch.runtime.views import broadcast, broadcast_shapes, canonical, lifted, merged, parts, span, swapped
 
 from . import ACTIVATIONS, OP
@@ -176,6 +176,8 @@ def _check_shapes(given: Given, shape: Shape, n: int) -> None:
         raise ArrayError(f"bias has shape {given['bias'].shape}: want {(n,)}")
     if "out" in given and given["out"].shape != shape:
         raise ArrayError(f"out has shape {given['out'].shape}: want {shape}")
+    if "out" in given:
+        check_apart("out", shape, given["out"].strides, 1)
     if "c" in given:
         c = broadcast(given["c"], shape)
         if c is None:

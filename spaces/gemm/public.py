@@ -11,7 +11,7 @@ from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, checked, learn
+from kernsearch.runtime.host import HostPlan, checked, learn, output
 from kernsearch.runtime.strides import collapsed
 
 from . import ACTIVATIONS, OP, on_device
@@ -91,9 +91,7 @@ def _matmul(
     b2 = b if b.ndim > 1 else b[:, np.newaxis]
     batch, (m, n, k) = _sizes(a2, b2, a, b)
     shape = (*batch, *((m,) if a.ndim > 1 else ()), *((n,) if b.ndim > 1 else ()))
-    result = np.empty(shape, dtype) if out is None else checked("out", out, shape, dtype)
-    if not result.flags.writeable:
-        raise ArrayError("out is read-only: want an array that can be written")
+    result = output(out, shape, dtype)
     bias = None if bias is None else checked("bias", np.asarray(bias), (n,), dtype)
     c = None if c is None else _addend(c, shape, dtype)
     if result.size == 0:

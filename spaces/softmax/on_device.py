@@ -17,7 +17,7 @@ from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.again import Asked
 from kernsearch.runtime.device import Bound, DevicePlan, view_on
 from kernsearch.runtime.libraries import BY_TYPE, Library
-from kernsearch.runtime.strides import overlap
+from kernsearch.runtime.strides import check_apart, overlap
 from kernsearch.runtime.views import broadcast, span
 
 from . import DTYPES
@@ -53,6 +53,7 @@ def call(
         like = home.taken(arrays[first])
         result = libraries.room(home.empty, like, view.shape, what=f"a result of {nbytes} bytes", device=device)
     views[into] = _checked("out", result, view.shape, dtype, device)
+    check_apart("out", view.shape, views[into].strides, 1)
     where = axis_of(axis, len(view.shape))
     if math.prod(view.shape):
         if not view.shape:

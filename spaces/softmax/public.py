@@ -14,7 +14,7 @@ from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, checked
+from kernsearch.runtime.host import HostPlan, output
 
 from . import DTYPES, on_device
 from .shapes import MOST_MATRICES, STRETCHED, matrices
@@ -76,9 +76,7 @@ def _call(
     dtype, shape = x.dtype.newbyteorder("="), x.shape
     for name in others:
         arrays[name] = _other(name, arrays[name], shape, dtype)
-    result = np.empty(shape, dtype) if out is None else checked("out", out, shape, dtype)
-    if not result.flags.writeable:
-        raise ArrayError("out is read-only: want an array that can be written")
+    result = output(out, shape, dtype)
     where = axis_of(axis, len(shape))
     if not result.size:
         return result

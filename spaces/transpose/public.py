@@ -15,8 +15,9 @@ from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.device import DevicePlan, view_on
-from kernsearch.runtime.host import HostPlan, checked
+from kernsearch.runtime.host import HostPlan, output
 from kernsearch.runtime.libraries import Library
+from kernsearch.runtime.strides import check_apart
 
 from . import DTYPES
 
@@ -38,9 +39,7 @@ def transpose(x: Any, *, out: Any = None) -> Any:
     x = np.asarray(x)
     dtype = x.dtype.newbyteorder("=")
     _fits(dtype.name, x.shape, "cpu")
-    result = np.empty(x.shape[::-1], dtype) if out is None else checked("out", out, x.shape[::-1], dtype)
-    if not result.flags.writeable:
-        raise ArrayError("out is read-only: want an array that can be written")
+    result = output(out, x.shape[::-1], dtype)
     if result.size:
         plan = runtime.load_problem(_problem(x.shape, dtype.name, "cpu"), runtime.device_of("cpu"))
         cast(HostPlan, plan).launch([x, result], ())
@@ -64,6 +63,7 @@ def _on_device(x: Any, out: Any, library: Library) -> Any:
         raise DtypeError(f"out is {found}: want {dtype}; nothing is converted")
     if into.shape != turned:
         raise ArrayError(f"out has shape {into.shape}: want {turned}")
+    check_apart("out", turned, into.strides, 1)
     if math.prod(turned):
         plan = runtime.load_problem(_problem(view.shape, dtype, "cuda"), runtime.device_of(f"cuda:{device}"))
         cast(DevicePlan, plan).launch([view, into], (), library)

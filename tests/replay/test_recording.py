@@ -83,14 +83,14 @@ def test_t4_is_read(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "is empty, want a recording"),
-    "truncated": (json.dumps(kernel_tuner(TINY))[:200], "is truncated"),
+    "truncated": (json.dumps(kernel_tuner(TINY))[:200], "it is not a recording (truncated:"),
     "cut compression": (gzip.compress(json.dumps(kernel_tuner(TINY)).encode())[:-40], "it is truncated"),
     "unknown": ('{"rows": []}', "want a cache of Kernel Tuner, T4, or what `kernsearch export` writes"),
-    "no text": (b"\xff\xfe\x00\x01", "is no recording"),
+    "no text": (b"\xff\xfe\x00\x01", "it is not a recording"),
     "no points": (json.dumps(kernel_tuner(TINY) | {"cache": {}}), "holds no configuration"),
     "no time": (json.dumps(kernel_tuner({(1, 1): "CompilationFailedConfig"})), "no configuration with a time"),
     "another objective": (json.dumps(kernel_tuner(TINY, objective="GFLOP/s")), "its objective is 'GFLOP/s', want time"),
-    "cut lines": ('{"format": "kernsearch trials 1"}\n{"variant": "a", "conf', "line 2 is truncated"),
+    "cut lines": ('{"format": "kernsearch trials 1"}\n{"variant": "a", "conf', "line 2: it is not a trial (truncated:"),
     "lists": (json.dumps(kernel_tuner({(1, 1): 1.0}))[:-1].replace('"BM": 1', '"BM": [1]') + "}", "has the value [1]"),
 }
 

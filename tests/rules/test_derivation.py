@@ -11,6 +11,7 @@ from kernsearch.derive import replay
 from kernsearch.program import is_dag_with_root
 from kernsearch.rules import PHASES, Step, all_rules
 from kernsearch.rules.schedule import KINDS, symbols
+from kernsearch.template.matcher import Matcher
 
 OPS = [*textbook.ROOTS]
 BOUNDS = {"gemm": 20, "softmax": 40, "attention": 300}
@@ -67,6 +68,32 @@ def test_attention_is_unfused_or_flash_or_flash_over_slabs_of_keys():
     assert flash.partition.traffic(AWKWARD) == sum(
         flash.partition.elements(place, AWKWARD) for place in (("Q", "Q"), ("K", "K"), ("V", "V"), ("o_divided",) * 2)
     )
+
+
+@pytest.mark.parametrize("op", ["gemm", "softmax", "attention"])
+def test_the_length_of_a_variant_is_that_of_its_schedule(op):
+    derived = derivation(op)
+    for variant in derived.variants[::7]:
+        assert derived.length(variant) == len(variant.steps) - len(variant.path)
+
+
+@pytest.mark.parametrize("op", ["gemm", "softmax", "attention", "moments"])
+def test_what_is_seen_of_a_kernel_rules_out_no_template_that_matches(op):
+    """A look at the kinds of reductions comes before matching; it must never say no where matching says yes."""
+    seen = set()
+    for program in derivation(op).programs():
+        for kernel in program.kernels:
+            if kernel.key in seen:
+                continue
+            seen.add(kernel.key)
+            for template in registry.templates("cuda"):
+                roots = template._roots_for(kernel)
+                kinds = template._kinds[min(len(roots), len(template.roots)) - 1]
+                if not kinds.all_of(program, kernel):
+                    assert next(Matcher(program, kernel).match(roots), None) is None, template.name
+                if len(kernel.anchors) > template._kinds[-1].count:
+                    nearly = Matcher(program, kernel, unsplit=True).match(template.roots, some_roots=True)
+                    assert next(nearly, None) is None, template.name
 
 
 def test_flash_groups_query_heads_with_queries():

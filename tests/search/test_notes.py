@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kernsearch.search import notes
 from kernsearch.search.notes import Page
-from kernsearch.search.study import Study, artifacts_of
+from kernsearch.search.opening import artifacts_of
+from kernsearch.search.study import Study
 
 note = pytest.importorskip("optuna_dashboard._note")
 backend = pytest.importorskip("optuna_dashboard.artifact._backend")

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ... import json_text
 from ...device import Device
 from ...errors import CompilerError
 from ...settings import get as get_settings
@@ -149,9 +150,8 @@ def _remembered(command: tuple[str, ...], device: Device, folder: Path) -> Toolc
     about += [cpu.get(name, "") for name in ("cpu family", "model", "stepping", "flags", "CPU part", "Features")]
     path = folder / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]}.json"
     try:
-        kept = json.loads(path.read_text())
-        return Toolchain(kept["name"], kept["version"], kept["id"], tuple(kept["command"]))
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return json_text.read(path, Toolchain.from_json, "a compiler")
+    except (OSError, ValueError):
         pass
     found = _probe(command, device)
     if isinstance(found, Toolchain):

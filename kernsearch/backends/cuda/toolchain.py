@@ -19,6 +19,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ... import json_text
 from ...device import Device
 from ...errors import CompilerError
 from ...settings import cuda_home
@@ -75,11 +76,10 @@ def _remembered(arch: str) -> Toolchain | str:
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
     path = get_settings().cache_dir() / "toolchains" / f"nvrtc-{digest}.json"
     try:
-        kept = json.loads(path.read_text())
-        found = Toolchain(kept["name"], kept["version"], kept["id"], tuple(kept["command"]))
-        if kept["files"] == _stamp(found):
+        found, files = json_text.read(path, lambda kept: (Toolchain.from_json(kept), kept["files"]), "NVRTC")
+        if files == _stamp(found):
             return found
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError):
         pass
     try:
         tried = _probe(arch)

@@ -10,6 +10,11 @@ DEPTHS = (256, 4096)
 STAGES = (2, 3, 4, 6, 8)
 KERNELS = ("async_pipeline",)
 TILE = {"BM": 128, "BN": 128, "BK": 32, "BLOCKS": 1}
+ALONE = (
+    "stages that leave one block on a multiprocessor leave nothing to run while it waits at a barrier, "
+    "fills its first stages or stores its tile: the model lets one block that is ahead of memory keep the "
+    "tensor cores busy"
+)
 
 
 def stages(device: Device) -> tuple[int, ...]:
@@ -36,7 +41,12 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     last, short, long = stages(device)[-1], DEPTHS[0], DEPTHS[-1]
     steps = ((3, last, long), (3, last, short), (2, 3, long), (2, 3, short))
     return tuple(
-        Comparison(f"{more} stages instead of {few}, K={depth}", _label(few, depth), _label(more, depth))
+        Comparison(
+            f"{more} stages instead of {few}, K={depth}",
+            _label(few, depth),
+            _label(more, depth),
+            note=ALONE if more == last else "",
+        )
         for few, more, depth in steps
         if few < more
     )

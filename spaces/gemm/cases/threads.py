@@ -6,6 +6,10 @@ from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.device import Device
 
 SMALL, SQUARE, VECTOR, DEEP = (64, 64, 64), (1024, 1024, 1024), (1, 4096, 4096), (64, 64, 16384)
+WOKEN = (
+    "the model charges a section on all threads as it was measured, right after another one; here the "
+    "caches are emptied in between, so the other thread rests and is woken first"
+)
 
 
 def _label(shape: tuple[int, ...], threads: int, how: str = "") -> str:
@@ -32,7 +36,10 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     more, other = f"{every} threads instead of one", "along K instead of rows or columns"
     found = [(more, shape, _label(shape, 1), _label(shape, every)) for shape in (SMALL, SQUARE, VECTOR, DEEP)]
     found += [(other, shape, _label(shape, every), _label(shape, every, " along K")) for shape in (DEEP, SQUARE)]
-    return tuple(Comparison(f"{what}, {'x'.join(map(str, s))}", before, after) for what, s, before, after in found)
+    return tuple(
+        Comparison(f"{what}, {'x'.join(map(str, s))}", before, after, note=WOKEN if s == SMALL else "")
+        for what, s, before, after in found
+    )
 
 
 CASE = Case(

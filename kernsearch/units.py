@@ -10,7 +10,7 @@ def duration(seconds: float) -> str:
     """0.00123 -> '1.23 ms'."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
         if seconds >= scale or unit == "ns":
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
+            return f"{three(seconds / scale)} {unit}"
     raise AssertionError("unreachable")
 
 
@@ -23,17 +23,31 @@ def size(number: float) -> str:
     raise AssertionError("unreachable")
 
 
+def amount(number: float, unit: str) -> str:
+    """In four digits and thousands: 1234567 FLOP -> '1.235 MFLOP'."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale * (1 - 5e-5):  # what is rounded to it, too
+            return f"{_four(number / scale)} {prefix}{unit}"
+    return f"{_four(number)} {unit}"
+
+
+def three(number: float) -> str:
+    """Three digits, or all before the point: 4224.3 -> '4224'."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
+
+
+def _four(number: float) -> str:
+    return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
+
+
 def operations(number: float) -> str:
-    """1234567 -> '1.23 MFLOP'."""
-    for scale, unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
-        if number >= scale:
-            return f"{number / scale:.4g} {unit}"
-    return f"{number:.4g} FLOP"
+    """1234567 -> '1.235 MFLOP'."""
+    return amount(number, "FLOP")
 
 
 def rate(work: float, unit: str, seconds: float) -> str:
-    """Work of a unit, FLOP or B, a second: 2e9 FLOP in a second -> '2.0 GFLOP/s'."""
-    return f"{work / seconds / 1e9:.1f} G{unit}/s"
+    """Work of a unit, FLOP or B, a second: 2e9 FLOP in a second -> '2 GFLOP/s'."""
+    return f"{amount(work / seconds, unit)}/s"
 
 
 def told_rate(evidence: Mapping[str, Any]) -> str:

@@ -1,69 +1,23 @@
-"""Plans and `matmul` on arrays of a GPU: CuPy, PyTorch and DLPack, streams, graphs, strides, places."""
+"""Plans and `matmul` on arrays of a GPU: CuPy and DLPack, strides, places, what is refused."""
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import device_defaults
 import msgspec
 import numpy as np
 import pytest
+from device_arrays import host, same, small
 
 import kernsearch as ks
-from kernsearch import backends, runtime
-from kernsearch.device import Device
+from kernsearch import runtime
 from kernsearch.errors import ArrayError, DeviceError, DtypeError, ProblemError
 from kernsearch.records import lookup
 from kernsearch.runtime import libraries
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("bfloat16", "float16", "float32")
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return device_defaults.write(tmp_path_factory.mktemp("shipped"), backends.get("cuda").device(0))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def home(gpu: Device, shipped: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No records but the defaults; compiled objects are shared by the tests of this file."""
-    monkeypatch.setenv("KERNSEARCH_CACHE", str(cache))
-    monkeypatch.setattr(lookup, "shipped_folder", lambda: shipped)
-    runtime.forget()
-    yield
-    for path in (cache / "records").rglob("*.json"):
-        path.unlink()
-    runtime.forget()
-
-
-@pytest.fixture
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
-def small(cp: Any, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
-    """Small whole numbers, so that products are exact in any order and in every dtype."""
-    return cp.asarray(np.random.default_rng(seed).integers(-2, 3, shape).astype("f4")).astype(cp.dtype(dtype))
-
-
-def host(array: Any) -> np.ndarray:
-    """As float64 on the host."""
-    return array.astype("f4").get().astype(float)
-
-
-def same(got: Any, want: np.ndarray) -> None:
-    assert got.shape == want.shape
-    np.testing.assert_array_equal(host(got), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -280,119 +234,6 @@ def test_arrays_of_any_library_come_in_by_dlpack(cp):
     same(ks.load("gemm", shape=(13, 11, 7), dtype="float32", device="cuda")(Foreign(a), b), host(a) @ host(b))
 
 
-def test_a_stream_that_the_caller_made_current_stays_so(cp):
-    from kernsearch.backends.cuda import arrays, timing
-
-    mine, other = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
-    a, b = small(cp, 26, 14)[::2, ::2], small(cp, 14, 22, seed=1)[::2, ::2]  # strides that no kernel takes: copied
-    cp.cuda.Device().synchronize()
-    try:
-        mine.use()
-        with arrays.on(other):
-            assert cp.cuda.get_current_stream() == other
-        assert cp.cuda.get_current_stream() == mine
-        timing.graph_timer(lambda copy: ks.matmul(a, b), 1, other)(2)
-        assert cp.cuda.get_current_stream() == mine
-        same(ks.matmul(a, b), host(a) @ host(b))
-        assert cp.cuda.get_current_stream() == mine
-    finally:
-        cp.cuda.Stream.null.use()
-
-
-def captured(cp: Any, work: Any) -> Any:
-    """A graph of what `work` launches, and the stream it was captured on."""
-    stream = cp.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        try:
-            work()
-        finally:
-            graph = stream.end_capture()
-    return graph, stream
-
-
-def test_a_call_runs_on_the_current_stream_and_a_warm_one_is_captured(cp):
-    a, b, out = small(cp, 13, 7), small(cp, 7, 11, seed=1), cp.zeros((13, 11), "f4")
-    plan = ks.load("gemm", shape=(13, 11, 7), dtype="float32", device="cuda")
-    for call in (lambda: ks.matmul(a, b, out=out), lambda: plan(a, b, out=out)):
-        call()
-        out.fill(0)
-        cp.cuda.Device().synchronize()
-        graph, stream = captured(cp, call)
-        assert (out == 0).all()
-        for seed in (2, 3):
-            a[...] = small(cp, 13, 7, seed=seed)
-            cp.cuda.Device().synchronize()
-            graph.launch(stream)
-            stream.synchronize()
-            same(out, host(a) @ host(b))
-
-
-def test_a_cold_call_inside_a_capture_names_the_warm_up_call(cp, gpu):
-    problem = device_defaults.problem("gemm", "float32", shape=(17, 19, 23))
-    lookup.store().write(device_defaults.record(problem, gpu))  # a plan of its own, that nothing has loaded
-    a, b, out = small(cp, 17, 23), small(cp, 23, 19), cp.zeros((17, 19), "f4")
-
-    def work() -> None:
-        with pytest.raises(DeviceError, match="call it once before capturing"):
-            ks.matmul(a, b, out=out)
-
-    captured(cp, work)
-    same(ks.matmul(a, b, out=out), host(a) @ host(b))
-
-
-def test_workspace_of_a_captured_call_lives_as_long_as_its_graph(cp, gpu):
-    from kernsearch.backends.cuda import capture
-
-    problem = device_defaults.problem("gemm", "float32", epilogue="bias", shape=(64, 96, 32))
-    lookup.store().write(device_defaults.record(problem, gpu, variant="contraction+map+map"))
-    a, b, bias = small(cp, 64, 32), small(cp, 32, 96, seed=1), small(cp, 96, seed=2)
-    out = cp.zeros((64, 96), "f4")
-    plan = runtime.load_problem(problem, gpu)
-    assert plan.workspace_bytes > 0
-    plan(a, b, bias, out=out)
-    before = len(capture._kept)
-    graph, stream = captured(cp, lambda: plan(a, b, bias, out=out))
-    assert len(capture._kept) == before + 1
-    with stream:  # whoever gets memory now must not get that of the graph
-        others = [cp.full(64 * 96 * k, np.nan, "f4") for k in (1, 2, 3)]
-        for _ in range(3):
-            graph.launch(stream)
-            for other in others:
-                assert cp.isnan(other).all()
-                other.fill(np.nan)
-    stream.synchronize()
-    same(out, host(a) @ host(b) + host(bias))
-    semaphores = [entry[0] for entry in capture._kept[before:]]
-    del graph
-    gc.collect()
-    cp.cuda.Device().synchronize()
-    again, _ = captured(cp, lambda: plan(a, b, bias, out=out))
-    assert not semaphores[0] or len(capture._kept) <= before + 2
-    del again
-
-
-def test_many_threads_share_a_plan(cp):
-    plan = ks.load("gemm", shape=(33, 35, 37), dtype="float32", epilogue="bias", device="cuda")
-    wrong: list[Any] = []
-
-    def work(seed: int) -> None:
-        with cp.cuda.Stream(non_blocking=True) as stream:
-            a, b, bias = small(cp, 33, 37, seed=seed), small(cp, 37, 35, seed=seed + 1), small(cp, 35, seed=seed + 2)
-            want = host(a) @ host(b) + host(bias)
-            for _ in range(20):
-                results = plan(a, b, bias), ks.matmul(a, b, bias=bias)
-                stream.synchronize()
-                wrong.extend(r for r in results if not np.array_equal(host(r), want))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_arrays_on_different_devices_are_refused(cp):
     if cp.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("one GPU")
@@ -405,64 +246,3 @@ def test_arrays_on_different_devices_are_refused(cp):
         x = small(cp, 13, 7)
     same(ks.matmul(x, b), host(x) @ host(b))  # while device 0 is current
     assert ks.matmul(x, b).device.id == 1
-
-
-# PyTorch -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("PyTorch has no CUDA")
-    return found
-
-
-def tensor(torch: Any, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
-    values = np.random.default_rng(seed).integers(-2, 3, shape).astype("f4")
-    return torch.from_numpy(values).cuda().to(getattr(torch, dtype))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_tensors_give_tensors(torch, dtype, batch):
-    a, b = tensor(torch, *batch, 13, 7, dtype=dtype), tensor(torch, *batch, 7, 11, dtype=dtype, seed=1)
-    bias, c = tensor(torch, 11, dtype=dtype, seed=2), tensor(torch, *batch, 13, 11, dtype=dtype, seed=3)
-    want = torch.relu(a.double() @ b.double() + bias.double() + 2 * c.double())
-    out = torch.empty(*batch, 13, 11, dtype=a.dtype, device=a.device)
-    for _ in range(2):
-        got = ks.matmul(a, b)
-        assert type(got) is torch.Tensor and got.dtype == a.dtype and got.device == a.device
-        assert torch.equal(got.double(), a.double() @ b.double())
-        assert ks.matmul(a, b, bias=bias, c=c, beta=2.0, activation="relu", out=out) is out
-        assert torch.equal(out.double(), want)
-    assert torch.equal(ks.matmul(b.mT, a.mT).double(), (a.double() @ b.double()).mT)
-
-
-def test_a_tensor_on_the_cpu_or_with_a_gradient_is_refused(torch):
-    a, b = tensor(torch, 13, 7), tensor(torch, 7, 11)
-    with pytest.raises(ArrayError, match="b is in host memory"):
-        ks.matmul(a, b.cpu())
-    a.requires_grad_()
-    with pytest.raises(ArrayError, match="requires a gradient"):
-        ks.matmul(a, b)
-    with torch.no_grad():
-        assert torch.equal(ks.matmul(a, b), a @ b)
-    with pytest.raises(ArrayError, match="requires a gradient"):
-        ks.matmul(a, b)  # a call like the last one, but for the gradient
-    assert torch.equal(ks.matmul(a.detach(), b), (a @ b).detach())
-
-
-def test_tensors_run_on_the_current_stream_of_pytorch_and_in_its_graphs(torch):
-    a, b = tensor(torch, 64, 32), tensor(torch, 32, 96, seed=1)
-    out = torch.zeros(64, 96, device="cuda")
-    ks.matmul(a, b, out=out)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        new = ks.matmul(a, b)
-        ks.matmul(a, b, out=out)
-    for seed in (2, 3):
-        a.copy_(tensor(torch, 64, 32, seed=seed))
-        graph.replay()
-        torch.cuda.synchronize()
-        assert torch.equal(out, a @ b) and torch.equal(new, a @ b)
