@@ -86,6 +86,7 @@ def _keep(recording: Recording, searcher: str, fresh: Sequence[dict[str, Any]]) 
         "title": f"searches of {name}, {len(recording.entries)} configurations",
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         "command": "python benchmarks/search_figures.py recorded",
+        "recorded_on": recording.device,
         "results": rows,
     }
     out.write_text(json.dumps(told, indent=1) + "\n")
@@ -117,6 +118,7 @@ def seeded(file: str, seeds: int) -> None:
             "wanted": "40 with seeds of the model, 80 without; target 15 and 40",
             "summary": f"{needed[True]['median']:g} with, {needed[False]['median']:g} without ({seeds} seeds)",
             "met": needed[True]["median"] <= 40 and needed[False]["median"] <= 80,
+            "recorded_on": recording.device,
             "within": sum(recording.fraction(c) >= WITHIN for c in recording.entries),
             "with": needed[True],
             "without": needed[False],

@@ -36,10 +36,11 @@ def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recordin
         first = None
     try:
         if isinstance(first, dict) and first.get("format") == EXPORT:
-            rows = _ours(str(path), text)
+            rows, about = _ours(str(path), text), first
         else:
-            rows = _theirs(str(path), _json(str(path), text))
-        return _recording(str(path), rows, restrictions)
+            rows, about = _theirs(str(path), _json(str(path), text))
+        device = about.get("device_name") or about.get("device")
+        return _recording(str(path), rows, restrictions, device if isinstance(device, str) else "")
     except (KeyError, TypeError, AttributeError) as error:
         raise RecordingError(f"{path}: is no recording ({type(error).__name__}: {error})") from error
 
@@ -67,11 +68,12 @@ def _json(path: str, text: str) -> Any:
         raise RecordingError(f"{path}: {'is truncated' if at_end else 'is no JSON'} ({error})") from error
 
 
-def _theirs(path: str, data: Any) -> list[Row]:
+def _theirs(path: str, data: Any) -> tuple[list[Row], Mapping[str, Any]]:
+    """The rows of a recording, and the object that says where it comes from."""
     if isinstance(data, dict) and isinstance(data.get("cache"), dict):
-        return list(_kernel_tuner(path, data))
+        return list(_kernel_tuner(path, data)), data
     if isinstance(data, dict) and isinstance(data.get("results"), list) and "schema_version" in data:
-        return list(_t4(path, data["results"]))
+        return list(_t4(path, data["results"])), data["metadata"] if isinstance(data.get("metadata"), dict) else {}
     raise RecordingError(f"{path}: want a cache of Kernel Tuner, T4, or what `kernsearch export` writes")
 
 
@@ -145,7 +147,7 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
 
-def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction]) -> Recording:
+def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction], device: str) -> Recording:
     """Variants are those of the column of that name, or else one; each has the letters of its own rows."""
     if not rows:
         raise RecordingError(f"{path}: holds no configuration")
@@ -174,7 +176,7 @@ def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction]) 
         if absent := sorted(set(domains[variant]) - set(letters_of)):
             raise RecordingError(f"{path}: a configuration of {variant!r} lacks parameter {absent[0]!r}")
         entries[candidate(variant, letters_of)] = entry
-    return Recording(path, entries, domains, labels, restrictions)
+    return Recording(path, entries, domains, labels, restrictions, device)
 
 
 def _plain(path: str, name: str, value: Any) -> Any:
