@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from common import RESULTS, keep
+from common import RESULTS, keep, machine
 from search_cost import cost
 
 from kernsearch.replay import Budget, Entry, Recording, read, replay, restrictions
@@ -79,8 +79,10 @@ def _keep(recording: Recording, searcher: str, fresh: Sequence[dict[str, Any]]) 
     """Put the rows of a searcher in place of those that are there."""
     name = Path(recording.name).name
     out = RESULTS / "replay" / (name.partition(".")[0].removeprefix("recorded-") + ".json")
-    rows = json.loads(out.read_text())["results"] if out.exists() else []
-    rows = [row for row in rows if row["searcher"] != searcher] + [{**row, "file": name} for row in fresh]
+    rows, here = json.loads(out.read_text())["results"] if out.exists() else [], machine()["device"]
+    rows = [row for row in rows if row["searcher"] != searcher] + [
+        {**row, "file": name, "searched_on": here} for row in fresh
+    ]
     told = {
         "figure": out.stem,
         "title": f"searches of {name}, {len(recording.entries)} configurations",
@@ -123,7 +125,7 @@ def seeded(file: str, seeds: int) -> None:
             "with": needed[True],
             "without": needed[False],
         },
-        0.0,
+        os.getloadavg()[0],
     )
 
 
@@ -154,7 +156,7 @@ def transfer(seeds: int) -> None:
             "met": geometric_mean(ratios) < 1,
             "shapes": told,
         },
-        0.0,
+        os.getloadavg()[0],
     )
 
 
@@ -191,7 +193,7 @@ def costs() -> None:
             "met": found["ms"] <= 60,
             **found,
         },
-        0.0,
+        os.getloadavg()[0],
     )
 
 

@@ -34,8 +34,10 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
     kernsearch ladder gemm --from cuda-nvidia-h200-sm90a --plot ladder.svg
     """
     from ..cases import climbed, recordings
+    from ..report import figures
     from ..report.cases import print_ladder
 
+    figures.check(plot)
     if recorded is not None:
         told = climbed.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"))
     else:

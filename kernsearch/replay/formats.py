@@ -36,7 +36,8 @@ def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recordin
         first = None
     try:
         if isinstance(first, dict) and first.get("format") == EXPORT:
-            rows, about = _ours(str(path), text), first
+            about: Mapping[str, Any] = first
+            rows = _ours(str(path), text)
         else:
             rows, about = _theirs(str(path), _json(str(path), text))
         device = about.get("device_name") or about.get("device")

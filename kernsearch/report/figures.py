@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FigureError
+
+ENDINGS = (".svg", ".png", ".pdf")
+_NEEDS = "pictures want matplotlib: pip install 'kernsearch[explore]'"
 
 # The same data make the same file, and words in it stay words.
 _STYLE: dict[Any, Any] = {
@@ -25,7 +29,7 @@ def drawing() -> Iterator[Any]:
     try:
         import matplotlib
     except ImportError as error:
-        raise FigureError("pictures want matplotlib: pip install 'kernsearch[explore]'") from error
+        raise FigureError(_NEEDS) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -34,6 +38,19 @@ def drawing() -> Iterator[Any]:
             yield pyplot
         finally:
             pyplot.close("all")
+
+
+def check(plot: str | None) -> None:
+    """Raise FigureError for a `--plot` that cannot be drawn or written, before what it shows is worked out."""
+    if plot is None:
+        return
+    path = Path(plot)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise FigureError(_NEEDS)
+    if path.suffix not in ENDINGS:
+        raise FigureError(f"--plot {plot!r}: want a name that ends in {', '.join(ENDINGS)}")
+    if not path.parent.is_dir():
+        raise FigureError(f"--plot {plot!r}: there is no folder {str(path.parent)!r}")
 
 
 def save(figure: Any, path: Path) -> None:
