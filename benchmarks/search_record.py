@@ -3,10 +3,12 @@
     python benchmarks/search_record.py gemm 96x80x64 [--seconds 200] [--rounds 9] [--variants A,B]
 
 Takes what `tune` would search, of all variants or some: each feasible candidate that the model does not call hopeless.
-First each one once, as `tune` does, gates included; then those within 1.5 times the best are looked at again, in rounds
-that go through all of them, so that a slow spell of the machine falls on all alike. The median of a look is one sample;
-the time of a candidate is the median over rounds. The study lies in the data folder and a run ends after `--seconds`,
-so a recording can be made in pieces: run the command until it says that the recording is written.
+First each one once, as `tune` does, gates included. Then they are timed in rounds that go through all of them in random
+order, so that a slow spell of the machine falls on all alike, and on none in most rounds: three rounds of all, for one
+look that meets a slow spell says nothing of a candidate, and the others of those within 1.5 times the best. The median
+of a look is one sample; the time of a candidate is the median over rounds. The study lies in the data folder and a run
+ends after `--seconds`, so a recording can be made in pieces: run the command until it says that the recording is
+written. Its name ends in the key of the device.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -30,7 +32,8 @@ from kernsearch.replay.export import text_of, write
 from kernsearch.tune.request import Request
 from kernsearch.tune.session import Session
 
-NEAR = 1.5  # times the best: candidates that are timed again
+ALL = 3  # rounds that time all candidates
+NEAR = 1.5  # times the best: candidates that are timed in later rounds too
 CHUNK = 64  # candidates whose kernels are loaded at once
 
 
@@ -50,21 +53,34 @@ def _lacks(session: Session, variants: Sequence[str]) -> bool:
 
 
 def again(session: Session, variants: Sequence[str], looks: Path, rounds: int, seconds: float) -> bool:
-    """Time the fast ones again, a line for each round in `looks`; False when time ran out first."""
-    done = looks.read_text().splitlines() if looks.exists() else []
-    timed = [(p.seconds, Candidate.of(p.variant, p.config)) for p in session.search.finished()
-             if p.seconds is not None and (not variants or p.variant in variants)]  # fmt: skip
-    best_s = min(seconds for seconds, _ in timed)
-    near = [candidate for seconds, candidate in timed if seconds <= NEAR * best_s]
-    print(f"{len(near)} within {NEAR} times the best, {len(done)} rounds done", file=sys.stderr)
-    for number in range(len(done), rounds):
+    """Time what passed the gates again, a line for each round in `looks`; False when time ran out first."""
+    measured = [Candidate.of(p.variant, p.config) for p in session.search.finished()
+                if p.seconds is not None and (not variants or p.variant in variants)]  # fmt: skip
+    done = len(looks.read_text().splitlines()) if looks.exists() else 0
+    for number in range(done, rounds):
         if session.elapsed_s > seconds:
             return False
-        order = random.Random(number).sample(near, len(near))
+        wanted = measured if number < ALL else _near(samples_in(looks, ALL))
+        print(f"round {number + 1} of {rounds}: {len(wanted)} candidates", file=sys.stderr)
+        order = random.Random(number).sample(wanted, len(wanted))
         told = [[c.variant, dict(c.config), s] for c, s in _timed(session, order)]
         with looks.open("a") as file:
             file.write(json.dumps(told) + "\n")
     return True
+
+
+def samples_in(looks: Path, rounds: int | None = None) -> dict[Candidate, list[float]]:
+    """Seconds of each candidate, one for each of the first rounds, or of all."""
+    found: dict[Candidate, list[float]] = {}
+    for line in looks.read_text().splitlines()[:rounds]:
+        for variant, config, seconds in json.loads(line):
+            found.setdefault(Candidate.of(variant, config), []).append(float(f"{seconds:.4g}"))
+    return found
+
+
+def _near(samples: Mapping[Candidate, Sequence[float]]) -> list[Candidate]:
+    best_s = min(median(found) for found in samples.values())
+    return [candidate for candidate, found in samples.items() if median(found) <= NEAR * best_s]
 
 
 def _timed(session: Session, order: list[Candidate]) -> Iterator[tuple[Candidate, float]]:
@@ -79,10 +95,7 @@ def _timed(session: Session, order: list[Candidate]) -> Iterator[tuple[Candidate
 
 def recording(problem: Problem, storage: Path, variants: Sequence[str], looks: Path) -> str:
     """Our export of the study's trials of these variants, with the samples of the rounds and their median."""
-    samples: dict[Candidate, list[float]] = {}
-    for line in looks.read_text().splitlines():
-        for variant, config, seconds in json.loads(line):
-            samples.setdefault(Candidate.of(variant, config), []).append(float(f"{seconds:.4g}"))
+    samples = samples_in(looks)
     head, *rows = text_of(problem.key, "jsonl", str(storage)).splitlines()
     lines = [head]
     for row in map(json.loads, rows):
@@ -105,9 +118,10 @@ def main() -> None:
     problem = registry.problem(args.op, tuple(map(int, args.shape.split("x"))), None, backend="cpu")
     folder = Path(settings.data_dir(), "recordings")
     folder.mkdir(parents=True, exist_ok=True)
-    storage, looks = folder / f"{args.op}-{args.shape}.db", folder / f"{args.op}-{args.shape}.looks.jsonl"
     variants = args.variants.split(",") if args.variants else ()
     backend, device = backends.resolve("cpu")
+    name = f"{args.op}-{args.shape}-{device.key}"
+    storage, looks = folder / f"{name}.db", folder / f"{name}.looks.jsonl"
     request = Request(trials=10**6, timeout=args.seconds, searcher="exhaustive", early_stop=0.0, storage=str(storage))
     with Session(registry.op(problem.op), problem, backend, device, request, lambda event: None) as session:
         if not explore(session, variants):
@@ -116,7 +130,7 @@ def main() -> None:
         if not again(session, variants, looks, args.rounds, args.seconds):
             print("not all timed again yet: run it again")
             return
-    out = RESULTS / f"recorded-{args.op}-{args.shape}.jsonl.gz"
+    out = RESULTS / f"recorded-{name}.jsonl.gz"
     write(out, recording(problem, storage, variants, looks))
     print(f"written: {out.name}, {out.stat().st_size} bytes")
 

@@ -91,7 +91,7 @@ def test_a_run_is_settled_near_the_least_time_that_the_device_allows(home: Path)
 def test_a_run_that_expects_little_ends_and_says_so(home: Path) -> None:
     heard: list[Event] = []
     part = {"variant": "unpacked", "fix": {"KC": 128, "KU": 1}}
-    with session(home, heard.append, early_stop=0.99, trials=500, timeout=120.0, **part) as here:
+    with session(home, heard.append, early_stop=0.99, trials=500, timeout=280.0, **part) as here:
         here.explore()
         measured = here.search.counts.measured
         assert here.search.left > 0 and here.search.ask() is not None

@@ -62,7 +62,7 @@ def kept(folder: Path, what: Problem, device: Device = DEVICE) -> Record:
 
 
 def of(where: Path | str, store: Store) -> list[transfer.Source]:
-    return sources.named(problem(), store, [str(where)], SPACES)
+    return sources.within(sources.named(problem(), store, [str(where)]), problem(), SPACES)
 
 
 # What there is to learn from ------------------------------------------------------------------------------------------
@@ -170,12 +170,18 @@ def test_the_command_says_so_in_one_line(tmp_path: Path, where: str, monkeypatch
     assert end.value.code == 2 and told.out == "" and told.err.count("\n") == 1 and where in told.err
 
 
+def test_what_is_named_is_looked_at_before_the_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    with pytest.raises(SpaceError, match="nowhere"):  # and not that its arrays do not fit into memory
+        run("gemm", shape=(300000, 300000, 300000), warm_from=("nowhere",))
+
+
 # What a search does with them -----------------------------------------------------------------------------------------
 
 
 def test_a_run_tries_what_a_near_shape_has_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
-    how = {"timeout": 30.0, "warm_start": False, "variant": "contraction"}
+    how = {"timeout": 300.0, "warm_start": False, "variant": "contraction"}
     rows = [("contraction", {"ROWS": n}, 1e-3 * n) for n in (16, 4)]
     file = tmp_path / "near.jsonl"
     lines = [{"number": i, "variant": v, "config": c, "seconds": s, "status": "measured"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..errors import SpaceError
+from ..errors import RecordingError, SpaceError
 from .common import json_option, print_json, progress
 from .outputs import Output, Picture
 
@@ -64,9 +65,15 @@ def replay(
     budgets = budgets if budgets or budget_seconds is not None else (100,)
     if seeds < 1 or any(n < 1 for n in budgets) or not (budget_seconds is None or budget_seconds > 0):
         raise click.UsageError("--seeds, --budget and --budget-seconds: want numbers above 0")
+    if not 0 <= early_stop < 1:
+        raise click.UsageError(f"--early-stop {early_stop}: want a share of the time, from 0 to below 1")
     rules = () if restrict is None else restrictions(restrict)
     recordings = [read(name, rules) for name in files]
     sources = [read(name).source() for name in warm_from]
+    for recording, source in product(recordings, sources):
+        if not source.within(recording.spaces).rows:
+            raise RecordingError(f"--warm-from {source.name!r}: holds no variant of {recording.name}, want one of "
+                                 f"{', '.join(recording.spaces)}")  # fmt: skip
     say = progress(as_json)
     told: list[dict[str, Any]] = []
     drawn = []

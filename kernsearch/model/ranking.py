@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ SAMPLED = 32  # so many are feasible; these are improved letter by letter
 CLIMBED = 4  # of which so many are improved at a time
 CLIMB_STEPS = 12
 KEPT = 48  # of a ranking
+APART = 2  # letters in which two configs of a ranking differ at least
 SLABS_ASSUMED = 4  # of a reduction whose number of slabs another kernel's config says
 PARTITIONS = 24  # of which variants are judged where there are many: those that come first
 GLANCES = 6  # configs by which a kernel with a template is judged where there are many variants
@@ -149,7 +150,7 @@ def rank(
     ceilings: Ceilings,
     *,
     seed: int = 0,
-    apart: int = 2,
+    apart: int = APART,
 ) -> list[tuple[Prediction, dict[str, int]]]:
     """Feasible configs of a variant with what the model says, the fastest first; equal times by config.
 
@@ -162,9 +163,15 @@ def rank(
     for prediction, config in ordered:
         if len(kept) == KEPT:
             break
-        if all(sum(config[name] != other[name] for name in config) >= min(apart, len(config)) for _, other in kept):
+        if not alike(config, (other for _, other in kept), apart):
             kept.append((prediction, config))
     return kept
+
+
+def alike(config: Config, others: Iterable[Config], apart: int = APART) -> bool:
+    """The config differs from one of the others, of the same variant, in fewer than `apart` of its letters."""
+    least = min(apart, len(config))
+    return any(sum(config[name] != other[name] for name in config) < least for other in others)
 
 
 def _candidates(

@@ -32,21 +32,25 @@ def read(path: str | Path, restrictions: Sequence[Restriction] = ()) -> Recordin
         raise RecordingError(f"{path}: is empty, want a recording")
     first, *lines = text.lstrip().splitlines()
     try:
-        if _is_ours(first):
+        about = _of_export(first)
+        if about is not None:
             rows = list(_ours(lines))
         else:
-            rows = json_text.parse(text, lambda data: _theirs(name, data), "a recording", nan=True)
-        return json_text.made(rows, lambda rows: _recording(name, rows, restrictions), "a recording")
+            rows, about = json_text.parse(text, lambda data: _theirs(name, data), "a recording", nan=True)
+        device = about.get("device_name") or about.get("device")
+        told = device if isinstance(device, str) else ""
+        return json_text.made(rows, lambda rows: _recording(name, rows, restrictions, told), "a recording")
     except ValueError as error:
         raise RecordingError(f"{name}: {error}") from error
 
 
-def _is_ours(line: str) -> bool:
-    """Is this the first line of our own export?"""
+def _of_export(line: str) -> Mapping[str, Any] | None:
+    """What the first line of our own export says; None of any other."""
     try:
-        return json_text.parse(line, lambda first: bool(first["format"] == EXPORT), "an export")
+        first = json_text.parse(line, dict, "an export")
     except ValueError:
-        return False
+        return None
+    return first if first.get("format") == EXPORT else None
 
 
 def _text(path: Path) -> str:
@@ -62,11 +66,12 @@ def _text(path: Path) -> str:
         raise RecordingError(f"{path}: it is not a recording (not text)") from error
 
 
-def _theirs(path: str, data: Any) -> list[Row]:
+def _theirs(path: str, data: Any) -> tuple[list[Row], Mapping[str, Any]]:
+    """The rows of a recording, and the object that says where it comes from."""
     if isinstance(data, dict) and isinstance(data.get("cache"), dict):
-        return list(_kernel_tuner(path, data))
+        return list(_kernel_tuner(path, data)), data
     if isinstance(data, dict) and isinstance(data.get("results"), list) and "schema_version" in data:
-        return list(_t4(path, data["results"]))
+        return list(_t4(path, data["results"])), data["metadata"] if isinstance(data.get("metadata"), dict) else {}
     raise RecordingError(f"{path}: want a cache of Kernel Tuner, T4, or what `kernsearch export` writes")
 
 
@@ -140,7 +145,7 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
 
-def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction]) -> Recording:
+def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction], device: str) -> Recording:
     """Variants are those of the column of that name, or else one; each has the letters of its own rows."""
     if not rows:
         raise RecordingError(f"{path}: holds no configuration")
@@ -169,7 +174,7 @@ def _recording(path: str, rows: list[Row], restrictions: Sequence[Restriction]) 
         if absent := sorted(set(domains[variant]) - set(letters_of)):
             raise RecordingError(f"{path}: a configuration of {variant!r} lacks parameter {absent[0]!r}")
         entries[candidate(variant, letters_of)] = entry
-    return Recording(path, entries, domains, labels, restrictions)
+    return Recording(path, entries, domains, labels, restrictions, device)
 
 
 def _plain(path: str, name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import model
 from ..device import Device
 from ..errors import RecordingError
 from ..feasible import FeasibleSpace
@@ -43,7 +44,7 @@ class Entry:
 
 @dataclass
 class Recording:
-    """Entries by variant and configuration.
+    """Entries by variant and configuration. `device` is what the file says it was recorded on, "" where it does not.
 
     Values that are not whole numbers are searched as their place in the domain: `labels[letter]` lists what they are.
     The feasible space is what is recorded, or what `restrictions` allow where there are some.
@@ -54,6 +55,7 @@ class Recording:
     domains: dict[str, dict[str, tuple[int, ...]]]  # variant -> letter -> values
     labels: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     restrictions: Sequence[Restriction] = ()
+    device: str = ""
 
     def __post_init__(self) -> None:
         letters = {letter for domains in self.domains.values() for letter in domains}
@@ -88,9 +90,16 @@ class Recording:
         return Source(self.name, [(c.variant, c.config, e.seconds) for c, e in self.entries.items() if e.seconds])
 
     def promising(self, count: int) -> list[Candidate]:
-        """The candidates of which the model promised most, best first; none where it is not recorded."""
+        """The candidates of which the model promised most, best first, as `tune` takes them: of those of a variant that
+        differ in a single letter the first only. None where no promise is recorded."""
         told = sorted((e.predicted_s, c) for c, e in self.entries.items() if e.predicted_s is not None)
-        return [c for _, c in told[:count]]
+        kept: list[Candidate] = []
+        for _, c in told:
+            if len(kept) == count:
+                break
+            if not model.alike(c.config, (other.config for other in kept if other.variant == c.variant)):
+                kept.append(c)
+        return kept
 
     def fraction(self, wanted: Candidate) -> float:
         """Best time / time of a candidate; 0 for what was refused."""

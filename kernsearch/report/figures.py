@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors import FigureError
 
+_NEEDS = "pictures want matplotlib: pip install 'kernsearch[explore]'"
+
 # The same data make the same file, and words in it stay words.
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "kernsearch",
@@ -20,13 +22,10 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-_LACKING = "pictures want matplotlib: pip install 'kernsearch[explore]'"
-
-
 def check() -> None:
     """Raise FigureError where no picture can be drawn, without loading what draws it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise FigureError(_LACKING)
+        raise FigureError(_NEEDS)
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def drawing() -> Iterator[Any]:
     try:
         import matplotlib
     except ImportError as error:
-        raise FigureError(_LACKING) from error
+        raise FigureError(_NEEDS) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -21,6 +21,7 @@ def print_replay(recording: Recording, results: Sequence[Result]) -> None:
     told += [f"{failed} of them failed"] if failed else []
     told += [f"{recording.left_out} left out by the restrictions"] if recording.left_out else []
     told += [f"best {duration(recording.best_s)}"]
+    told += [f"recorded on {recording.device}"] if recording.device else []
     click.echo(f"{recording.name}: {', '.join(told)}")
     if not recording.predicted:
         click.echo("  no predictions of our model in it: searches start without seeds")

@@ -28,6 +28,7 @@ _FASTEST = 6  # measured candidates whose variations are looked at
 _CROSSED = 32  # mixtures of two fast ones that are looked at
 _PARENTS = 12
 _CLIMB = 2  # rounds of looking around what promises most
+_OWN = 0.5  # share of what letters do not explain that is a candidate's own and not its timing's
 
 
 @lru_cache(maxsize=1)
@@ -44,6 +45,9 @@ class Expecting(Random):
     of the most promising of all these. What runs is taken for as fast as expected, so that several may be asked at
     once. Refused candidates count as slow as the slowest measured. `outlook` is the share of time that the last choice
     was expected to save.
+
+    A part of what the letters leave unexplained is a candidate's own: registers, alignment, what else a compiler makes
+    of it. So among neighbours of what is fast, each promises a little, known as their letters may be.
     """
 
     def __init__(self, pool: Pool, advice: Sequence[Advice] = (), startup: int = 6, every: int = 4):
@@ -109,6 +113,7 @@ class Expecting(Random):
             fresh = [c for c in dict.fromkeys(wave) if c not in found and c not in self.pool.known]
             if fresh:
                 mean, deviation = self.gaussian.predict(self._rows(fresh))
+                deviation = np.hypot(deviation, math.sqrt(_OWN * self.gaussian.noise))
                 found |= zip(fresh, expected_gain(mean, deviation, best).tolist(), strict=True)
             if not found:
                 return None

@@ -119,6 +119,11 @@ class Gaussian:
         return across @ self._weights, np.sqrt(np.maximum(left, 1e-10))
 
     @property
+    def noise(self) -> float:
+        """The variance that letters and advice leave unexplained, in the units of the values."""
+        return float(np.exp(self._logs[-1]))
+
+    @property
     def _scales(self) -> Array:
         return np.exp(self._logs[: self.letters])
 

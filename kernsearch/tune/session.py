@@ -92,6 +92,7 @@ class Session:
         self.toolchain = f"{toolchain.name} {toolchain.version}"
         self.store = lookup.store()
         self.store.check(self.device)
+        named = sources.named(self.problem, self.store, self.request.warm_from)  # what is wrong is said at once
         roof = ceilings.of(self.backend, self.device)
         if not self.backend.host_memory:
             self._open_bench()
@@ -102,7 +103,7 @@ class Session:
         )
         self._stack.callback(self.compiling.stop)
         storage = self.request.storage or str(settings.get().data_dir() / "studies.db")
-        self.sources = sources.named(self.problem, self.store, self.request.warm_from, self.prospects.spaces)
+        self.sources = sources.within(named, self.problem, self.prospects.spaces)
         if self.request.warm_start:
             self.sources += sources.found(self.problem, self.device, storage)
         self.search = self._stack.enter_context(

@@ -29,16 +29,26 @@ def found(problem: Problem, device: Device, storage: str) -> list[Source]:
         return []  # the search says so itself
 
 
-def named(
-    problem: Problem, store: lookup.Store, where: Sequence[str], variants: Mapping[str, FeasibleSpace]
+def named(problem: Problem, store: lookup.Store, where: Sequence[str]) -> dict[str, list[Source]]:
+    """What `--warm-from` names, by name: a recording, a record, the key of a device that has records, or a storage of
+    studies. Raises SpaceError for anything else, StorageError for a storage that cannot be read."""
+    return {name: _named(problem, store, name) for name in where}
+
+
+def within(
+    told: Mapping[str, Sequence[Source]], problem: Problem, variants: Mapping[str, FeasibleSpace]
 ) -> list[Source]:
-    """What `--warm-from` names: a recording, a record, the key of a device that has records, or a storage of studies,
-    of these variants. Raises SpaceError for anything else, and for what holds nothing of them; StorageError for a
-    storage that cannot be read."""
-    return [source for name in where for source in _named(problem, store, name, variants)]
+    """What was named, of these variants. Raises SpaceError for a name that holds nothing of them."""
+    found: list[Source] = []
+    for name, sources in told.items():
+        of_these = [source for source in (source.within(variants) for source in sources) if source.rows]
+        if not of_these:
+            raise _nothing(name, problem)
+        found += of_these
+    return found
 
 
-def _named(problem: Problem, store: lookup.Store, name: str, variants: Mapping[str, FeasibleSpace]) -> list[Source]:
+def _named(problem: Problem, store: lookup.Store, name: str) -> list[Source]:
     told: list[Source] = []
     if "://" in name or name.endswith((".db", ".log")):
         told = list(_studies(Studies(name), problem, None))
@@ -49,11 +59,14 @@ def _named(problem: Problem, store: lookup.Store, name: str, variants: Mapping[s
                    if isinstance(kept := record.try_read(path), Record) and _alike(kept.problem, problem)]  # fmt: skip
         records.sort(key=lambda kept: lookup.distance(kept.problem.shape, problem.shape))
         told = [_record(kept) for kept in records]
-    told = [source for source in (source.within(variants) for source in told) if source.rows]
     if not told:
-        raise SpaceError(f"--warm-from {name!r}: want a recording, a record, a storage, or the key of a device with "
-                         f"records, that holds a variant of {problem.op} {problem.dtype}")  # fmt: skip
+        raise _nothing(name, problem)
     return told
+
+
+def _nothing(name: str, problem: Problem) -> SpaceError:
+    return SpaceError(f"--warm-from {name!r}: want a recording, a record, a storage, or the key of a device with "
+                      f"records, that holds a variant of {problem.op} {problem.dtype}")  # fmt: skip
 
 
 def _file(name: str) -> Source:

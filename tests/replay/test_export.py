@@ -129,6 +129,8 @@ def test_a_plot_is_drawn(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--budget", "3", "--budget-seconds", "1"), "--budget beside --budget-seconds"),
         (("--seeds", "0"), "want numbers above 0"),
         (("--restrict", "nowhere.txt"), "nowhere.txt: cannot be read"),
+        (("--early-stop", "1"), "--early-stop 1.0: want a share of the time"),
+        (("--early-stop", "nan"), "--early-stop nan: want a share of the time"),
     ],
 )
 def test_a_wrong_request_is_one_line(
@@ -136,6 +138,26 @@ def test_a_wrong_request_is_one_line(
 ) -> None:
     code, out, err = command(capsys, "replay", str(tiny), *arguments)
     assert code == 2 and out == "" and says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("plot", "says"), [("x.tree", "want a name that ends in .svg, .png or .pdf"), ("none/x.svg", "there is no folder")]
+)
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_searched(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], plot: str, says: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    code, out, err = command(capsys, "replay", str(tiny), "--plot", str(tmp_path / plot))
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1
+
+
+def test_a_recording_of_other_variants_teaches_nothing_and_is_refused(
+    tiny: Path, storage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    write(other, text_of("toy 8x8", "jsonl", storage))
+    code, out, err = command(capsys, "replay", str(tiny), "--warm-from", str(other))
+    assert code == 2 and out == "" and f"holds no variant of {tiny}, want one of all" in err and err.count("\n") == 1
 
 
 def test_recordings_of_others_teach_by_name(tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

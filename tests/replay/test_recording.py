@@ -34,6 +34,29 @@ def test_a_compressed_recording_is_the_same(tiny: Path, tmp_path: Path) -> None:
     assert read(path).entries == read(tiny).entries
 
 
+def test_a_recording_says_what_it_was_recorded_on(tiny: Path, tmp_path: Path) -> None:
+    assert read(tiny).device == "any"
+    for first, device in (({"device": "cpu-one-2t"}, "cpu-one-2t"), ({}, ""), ({"device": 7}, "")):
+        path = tmp_path / "ours.jsonl"
+        row = {"number": 0, "variant": "tile", "config": {"BM": 1}, "seconds": 1.0, "status": "measured"}
+        path.write_text(json.dumps({"format": "kernsearch trials 1", **first}) + "\n" + json.dumps(row) + "\n")
+        assert read(path).device == device
+
+
+def test_what_the_model_promised_is_taken_as_tune_takes_it(tmp_path: Path) -> None:
+    """Of those of a variant that differ in one letter only the first, or all seeds would say the same."""
+    told = [("tile", 1, 1, 1.0), ("tile", 1, 2, 1.1), ("tile", 2, 1, 1.2), ("other", 1, 2, 1.3), ("tile", 4, 4, 1.4),
+            ("tile", 2, 2, 1.5), ("tile", 2, 4, 1.6)]  # fmt: skip
+    rows = [{"variant": variant, "config": {"BM": bm, "BN": bn}, "seconds": 1.0, "status": "measured",
+             "predicted_s": predicted} for variant, bm, bn, predicted in told]  # fmt: skip
+    path = tmp_path / "ours.jsonl"
+    path.write_text("\n".join(map(json.dumps, [{"format": "kernsearch trials 1"}, *rows])))
+    found = read(path)
+    best = [("tile", 1, 1), ("other", 1, 2), ("tile", 4, 4), ("tile", 2, 2)]
+    assert [(c.variant, *c.config.values()) for c in found.promising(9)] == best
+    assert len(found.promising(2)) == 2
+
+
 def test_points_that_nobody_recorded_are_infeasible(tmp_path: Path) -> None:
     times = {key: time for key, time in TINY.items() if key != (1, 2)} | {(2, 1): "InvalidConfig"}
     path = tmp_path / "holes.json"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,6 +58,21 @@ def test_the_same_seed_makes_the_same_trials_whatever_the_budget(ridge: Recordin
     assert asked(ridge, searcher, 20) == long[:20]
     if searcher != "exhaustive":
         assert asked(ridge, searcher, 20, seed=4) != long[:20]
+
+
+ELSEWHERE = """
+import sys
+from kernsearch.replay import Budget, read, replay
+for name in sys.argv[2:]:
+    print(*(step.candidate for run in replay(read(sys.argv[1]), name, Budget(30), [3]) for step in run.steps))
+"""
+
+
+def test_another_process_makes_the_same_trials(ridge: Recording) -> None:
+    """Whatever the order in which it keeps its sets."""
+    told = {subprocess.run([sys.executable, "-c", ELSEWHERE, ridge.name, *SEARCHERS], check=True, capture_output=True,
+                           text=True, env={**os.environ, "PYTHONHASHSEED": salt}).stdout for salt in "12"}  # fmt: skip
+    assert len(told) == 1 and told.pop().count("\n") == len(SEARCHERS)
 
 
 def test_a_small_space_is_searched_to_its_end(tiny: Path) -> None:
