@@ -39,6 +39,17 @@ _Static_assert(KS_MR * (KS_NR / 16) + KS_NR / 16 + 1 <= KS_VECTOR_REGISTERS + 8,
                "register tile needs far more vector registers than the device has");
 #endif
 
+// Parts of panels that are wanted soon: the tile fetches them into the second level cache, a share at each step.
+typedef struct {
+    const char *a, *b;
+    int64_t a_lines, b_lines;
+} ks_soon;
+
+KS_INLINE void ks_fetch_some(ks_soon *soon) {
+    for (int64_t l = 0; l < soon->a_lines; l++, soon->a += KS_LINE_BYTES) __builtin_prefetch(soon->a, 0, 2);
+    for (int64_t l = 0; l < soon->b_lines; l++, soon->b += KS_LINE_BYTES) __builtin_prefetch(soon->b, 0, 2);
+}
+
 // Of packed panels: rows by lines or by pairs, columns by pairs.
 static __attribute__((noinline, unused)) void ks_exact_tile(int64_t depth, const ks_bf16 *a, const ks_bf16 *b,
                                                             float *out, int add) {
@@ -99,14 +110,14 @@ KS_INLINE void ks_end_tiles(void) {
 // sum + a b, of tiles by number
 #define KS_ADD(sum, a, b) _tile_dpbf16ps(sum, a, b)
 
-// Defines name: `down` by `across` tiles of sums. `ahead`: so many lines of cache are fetched for each step.
+// Defines name: some tiles of sums, from what starts them, a step of 32 and what puts them away.
 #define KS_DEFINE_TILES_OF(name, start, step, finish)                                                              \
     static __attribute__((noinline, unused)) void name(int64_t depth, const ks_bf16 *a, const ks_bf16 *b, float *out, \
-                                                       int add, const char *ahead, int64_t lines) {                \
+                                                       int add, ks_soon soon) {                                     \
         __asm__ volatile("" ::: "memory"); /* what was stored is there, though no C reads it */                    \
         start;                                                                                                     \
         for (int64_t k = 0; k < depth; k += 32, a += 32 * KS_MR, b += 32 * KS_NR) {                                \
-            for (int64_t l = 0; l < lines; l++, ahead += KS_LINE_BYTES) __builtin_prefetch(ahead, 0, 2);           \
+            ks_fetch_some(&soon);                                                                                  \
             step;                                                                                                  \
         }                                                                                                          \
         finish;                                                                                                    \
@@ -149,15 +160,16 @@ KS_DEFINE_TILES_OF(ks_tiles_4x1, KS_START(0, 0, 0); KS_START(1, 1, 0); KS_START(
 
 // The tile that is just large enough for so many rows and columns of the panels.
 KS_INLINE void ks_unit_tile(int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a, const ks_bf16 *b,
-                            float *out, int add, const char *ahead, int64_t lines) {
+                            float *out, int add, ks_soon soon) {
     const int64_t down = KS_MR > 16 ? ks_ceil(rows, 16) : 1, across = KS_NR > 16 ? ks_ceil(columns, 16) : 1;
-    const int64_t each = depth ? ks_ceil(lines, depth / 32) : 0;
-    if (KS_NR >= 64 && across > 2) ks_tiles_1x4(depth, a, b, out, add, ahead, each);
-    else if (KS_MR >= 64 && down > 2) ks_tiles_4x1(depth, a, b, out, add, ahead, each);
-    else if (KS_MR > 16 && KS_NR > 16 && down > 1 && across > 1) ks_tiles_2x2(depth, a, b, out, add, ahead, each);
-    else if (KS_NR > 16 && across > 1) ks_tiles_1x2(depth, a, b, out, add, ahead, each);
-    else if (KS_MR > 16 && down > 1) ks_tiles_2x1(depth, a, b, out, add, ahead, each);
-    else ks_tiles_1x1(depth, a, b, out, add, ahead, each);
+    soon.a_lines = depth ? ks_ceil(soon.a_lines, depth / 32) : 0;
+    soon.b_lines = depth ? ks_ceil(soon.b_lines, depth / 32) : 0;
+    if (KS_NR >= 64 && across > 2) ks_tiles_1x4(depth, a, b, out, add, soon);
+    else if (KS_MR >= 64 && down > 2) ks_tiles_4x1(depth, a, b, out, add, soon);
+    else if (KS_MR > 16 && KS_NR > 16 && down > 1 && across > 1) ks_tiles_2x2(depth, a, b, out, add, soon);
+    else if (KS_NR > 16 && across > 1) ks_tiles_1x2(depth, a, b, out, add, soon);
+    else if (KS_MR > 16 && down > 1) ks_tiles_2x1(depth, a, b, out, add, soon);
+    else ks_tiles_1x1(depth, a, b, out, add, soon);
 }
 
 #elif KS_PAIR_VECTORS
@@ -204,8 +216,9 @@ KS_DEFINE_PAIR_TILE(ks_pair_tile_all, KS_NR / 16)
 
 // The tile that is just wide enough.
 KS_INLINE void ks_unit_tile(int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a, const ks_bf16 *b,
-                            float *out, int add, const char *ahead, int64_t lines) {
-    (void)rows, (void)ahead, (void)lines;
+                            float *out, int add, ks_soon soon) {
+    (void)rows;
+    ks_fetch_some(&soon);
     if (KS_NR > 16 && columns <= 16) ks_pair_tile_1(depth, a, b, out, add);
     else if (KS_NR > 32 && columns <= 32) ks_pair_tile_2(depth, a, b, out, add);
     else ks_pair_tile_all(depth, a, b, out, add);
@@ -216,24 +229,23 @@ KS_INLINE void ks_unit_tile(int64_t rows, int64_t columns, int64_t depth, const 
 KS_INLINE void ks_begin_tiles(void) {}
 KS_INLINE void ks_end_tiles(void) {}
 KS_INLINE void ks_unit_tile(int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a, const ks_bf16 *b,
-                            float *out, int add, const char *ahead, int64_t lines) {
-    (void)rows, (void)columns, (void)ahead, (void)lines;
+                            float *out, int add, ks_soon soon) {
+    (void)rows, (void)columns, (void)soon;
     ks_exact_tile(depth, a, b, out, add);
 }
 
 #endif
 
-// out = (out +) a b, for the first rows and columns of two panels; `exact`: keep subnormal numbers. Some cache lines from
-// `ahead` on are fetched meanwhile.
+// out = (out +) a b, for the first rows and columns of two panels; `exact`: keep subnormal numbers.
 KS_INLINE void ks_pair_tile(int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a, const ks_bf16 *b,
-                            float *out, int add, int exact, const char *ahead, int64_t lines) {
+                            float *out, int add, int exact, ks_soon soon) {
 #if KS_TILES
     exact |= !ks_tiles_allowed;
 #endif
     if (exact)
         ks_exact_tile(depth, a, b, out, add);
     else
-        ks_unit_tile(rows, columns, depth, a, b, out, add, ahead, lines);
+        ks_unit_tile(rows, columns, depth, a, b, out, add, soon);
 }
 
 #endif

@@ -88,7 +88,12 @@ KS_INLINE ks_sixteen ks_load_line(const ks_bf16 *p, int64_t step, int64_t count)
 }
 
 KS_INLINE ks_sixteen ks_pair(ks_half first, ks_half second) {
+#if defined(__AVX512F__)  // compilers widen by halves
+    const __m512i low = _mm512_cvtepu16_epi32((__m256i)first), high = _mm512_cvtepu16_epi32((__m256i)second);
+    return (ks_sixteen)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+#else
     return __builtin_convertvector(first, ks_sixteen) | __builtin_convertvector(second, ks_sixteen) << 16;
+#endif
 }
 
 // The first `count` pairs.
@@ -188,6 +193,32 @@ KS_INLINE void ks_pack_squares(ks_bf16 *out, const int64_t width, const int by_l
     out[width * whole] = ks_exponent(least);
 }
 
+// One panel by lines, of lines that are contiguous along k: four at a time, the next four fetched meanwhile.
+KS_INLINE void ks_pack_lines(ks_bf16 *out, const int64_t width, int64_t lines, int64_t depth, const ks_bf16 *from,
+                             int64_t line_step) {
+    const int64_t whole = ks_whole(depth);
+    ks_values least = ~(ks_values){0};
+    for (int64_t i = 0; i < width; i += 4, from += 4 * line_step) {
+        const int64_t some = ks_least(4, lines - i), full = some == 4 ? depth / 32 * 32 : 0;
+        ks_bf16 *to = out + i * 32;
+        for (int64_t k = 0; k < whole; k += 32, to += 32 * width) {
+            ks_sixteen r[4];
+            if (k < full) {
+                KS_UNROLL(4) for (int j = 0; j < 4; j++) memcpy(&r[j], from + j * line_step + k, sizeof r[j]);
+                KS_UNROLL(4) for (int j = 0; j < 4; j++) __builtin_prefetch(from + (j + 4) * line_step + k);
+            } else {
+                for (int j = 0; j < 4; j++)
+                    r[j] = j < some ? ks_load_line(from + j * line_step + k, 1, depth - k) : (ks_sixteen){0};
+            }
+            KS_UNROLL(4) for (int j = 0; j < 4; j++) {
+                least = ks_lower(least, r[j]);
+                memcpy(to + 32 * j, &r[j], sizeof r[j]);
+            }
+        }
+    }
+    out[width * whole] = ks_exponent(least);
+}
+
 // Packs lines into panels of `width`, the last one filled up with 0; the value at (line, k) is
 // from[line * line_step + k * k_step]. By lines, `width` is a multiple of 16.
 KS_INLINE void ks_pack_pairs(ks_bf16 *out, const int64_t width, const int by_lines, int64_t lines, int64_t depth,
@@ -198,6 +229,11 @@ KS_INLINE void ks_pack_pairs(ks_bf16 *out, const int64_t width, const int by_lin
         const int64_t some = ks_ceil(KS_ROW_BYTES / 2, width) * width;
         for (int64_t i = 0; i < lines; i += some, out += some / width * size)
             ks_pack_rows(out, width, ks_least(some, lines - i), depth, from + i, k_step, least);
+        return;
+    }
+    if (k_step == 1 && by_lines) {
+        for (int64_t i = 0; i < lines; i += width, out += size)
+            ks_pack_lines(out, width, lines - i, depth, from + i * line_step, line_step);
         return;
     }
     for (int64_t i = 0; i < lines; i += width, out += size)

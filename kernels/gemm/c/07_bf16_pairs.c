@@ -55,28 +55,33 @@ static __attribute__((noinline)) void pack_columns(const ks_args *x, ks_at i, in
     ks_pack_pairs(out, KS_NR, 0, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
 }
 
-// Rows x columns of the output from i on; `a` and `b` are their panels.
+// Rows x columns of the output from i on; `a` and `b` are their panels, `then` those of the block after it. While the
+// tiles of a pass are at work, what the next pass reads is fetched: each part by the tiles of its row or column.
 static void block(const ks_args *x, ks_at i, int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a,
-                  const ks_bf16 *b, float *sums) {
+                  const ks_bf16 *b, const ks_bf16 *a_then, const ks_bf16 *b_then, float *sums) {
     const int64_t a_size = ks_panel_size(KS_MR, depth), b_size = ks_panel_size(KS_NR, depth), whole = ks_whole(depth);
     const int64_t passes = whole > KS_KC ? ks_ceil(whole, KS_KC) : 1;
-    const int64_t each = ks_ceil(ks_ceil(whole, passes), KS_STEPS) * KS_STEPS, tiles = ks_ceil(rows, KS_MR);
+    const int64_t each = ks_ceil(ks_ceil(whole, passes), KS_STEPS) * KS_STEPS;
+    const int64_t down = ks_ceil(rows, KS_MR), across = ks_ceil(columns, KS_NR);
+    const int64_t a_lines = ks_ceil(2 * each * KS_MR, across * KS_LINE_BYTES);
+    const int64_t b_lines = ks_ceil(2 * each * KS_NR, down * KS_LINE_BYTES);
     const int64_t next = passes > 1 ? KS_MR * KS_NR : 0;  // in one pass all tiles take the same place
     for (int64_t k = 0, more = 1; more; k += each) {
-        const int64_t some = ks_least(each, whole - k), share = ks_ceil(2 * some * KS_NR, tiles * KS_LINE_BYTES);
+        const int64_t some = ks_least(each, whole - k);
         float *tile = sums;
         more = k + each < whole;
-        for (int64_t c = 0; c < columns; c += KS_NR) {
-            const ks_bf16 *panel = b + c / KS_NR * b_size;
-            const char *ahead = (const char *)(panel + b_size + k * KS_NR);
-            const int64_t width = ks_least(KS_NR, columns - c), fetched = c + KS_NR < columns ? share : 0;
-            for (int64_t r = 0; r < rows; r += KS_MR, tile += next, ahead += share * KS_LINE_BYTES) {
-                const ks_bf16 *lines = a + r / KS_MR * a_size;
-                const int64_t height = ks_least(KS_MR, rows - r);
+        const ks_bf16 *a_soon = more ? a + (k + each) * KS_MR : a_then, *b_soon = more ? b + (k + each) * KS_NR : b_then;
+        for (int64_t c = 0; c < across; c++) {
+            const ks_bf16 *panel = b + c * b_size;
+            const int64_t width = ks_least(KS_NR, columns - c * KS_NR);
+            for (int64_t r = 0; r < down; r++, tile += next) {
+                const ks_bf16 *lines = a + r * a_size;
+                const int64_t height = ks_least(KS_MR, rows - r * KS_MR);
                 const int exact = ks_flushes(lines + KS_MR * whole, panel + KS_NR * whole);
-                ks_pair_tile(height, width, some, lines + k * KS_MR, panel + k * KS_NR, tile, k > 0, exact, ahead,
-                             fetched);
-                const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r, .N = i.N + c};
+                const ks_soon soon = {(const char *)(a_soon + r * a_size) + c * a_lines * KS_LINE_BYTES,
+                                      (const char *)(b_soon + c * b_size) + r * b_lines * KS_LINE_BYTES, a_lines, b_lines};
+                ks_pair_tile(height, width, some, lines + k * KS_MR, panel + k * KS_NR, tile, k > 0, exact, soon);
+                const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r * KS_MR, .N = i.N + c * KS_NR};
                 if (!more) ks_finish_tile(x, at, height, width, tile);
             }
         }
@@ -93,15 +98,15 @@ static void piece(const work *w, ks_at i, int64_t first, int64_t lines, const ks
     if (w->by_rows) {
         at.M = first;
         pack_rows(x, at, lines, depth, packed);
-        for (; at.N < n; at.N += NC)
-            block(x, at, lines, ks_least(NC, n - at.N), depth, packed,
-                  smaller + at.N / KS_NR * ks_panel_size(KS_NR, depth), sums);
+        const int64_t strip = NC / KS_NR * ks_panel_size(KS_NR, depth);
+        for (; at.N < n; at.N += NC, smaller += strip)
+            block(x, at, lines, ks_least(NC, n - at.N), depth, packed, smaller, packed, smaller + strip, sums);
     } else {
         at.N = first;
         pack_columns(x, at, lines, depth, packed);
-        for (; at.M < m; at.M += MC)
-            block(x, at, ks_least(MC, m - at.M), lines, depth, smaller + at.M / KS_MR * ks_panel_size(KS_MR, depth),
-                  packed, sums);
+        const int64_t strip = MC / KS_MR * ks_panel_size(KS_MR, depth);
+        for (; at.M < m; at.M += MC, smaller += strip)
+            block(x, at, ks_least(MC, m - at.M), lines, depth, smaller, packed, smaller + strip, packed, sums);
     }
 }
 
