@@ -226,8 +226,13 @@ def test_a_default_for_a_unit_never_serves_a_device_without_it(store):
     problem = GEMM.problem((1024, 1024, 1024), "bfloat16", backend="cpu")
     for of in (of for of in CLASSES if of.arch.startswith("x86_64")):
         assert classes.serving(of.device())[:2] == (of.arch, of.extends or "any")
-        steps = [step for name in store.find(problem, of.device()).record.variant.split("+")
-                 for template in registry.templates("cpu") if template.name == name for step in template.ann]
+        steps = [
+            step
+            for name in store.find(problem, of.device()).record.variant.split("+")
+            for template in registry.templates("cpu")
+            if template.name == name
+            for step in template.ann
+        ]
         assert {step[2] for step in steps if step[0] == "unit"} == ({of.unit} if of.unit else set())
         same = store.find(GEMM.problem((1024, 1024, 1024), "float32", backend="cpu"), of.device())
         base = of.arch

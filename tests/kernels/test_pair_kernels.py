@@ -112,7 +112,7 @@ def test_operands_may_have_any_strides(kernel):
         "negative": {"A": plain["A"][::-1, ::-1], "B": plain["B"][::-1, ::-1], "bias": plain["bias"][::-1]},
         "broadcast": {"A": np.broadcast_to(plain["A"][:1], (m, k)), "B": np.broadcast_to(plain["B"][:, :1], (k, n)),
                       "C": np.broadcast_to(plain["C"][0, 0], (m, n)), "bias": np.broadcast_to(plain["bias"][:1], n)},
-        "spaced": {"A": numbers((2 * m, 3 * k), "bfloat16")[::2, ::3], "B": numbers((2 * k, 3 * n), "bfloat16")[::2, ::3]},
+        "spaced": {x: numbers((2 * r, 3 * c), "bfloat16")[::2, ::3] for x, r, c in (("A", m, k), ("B", k, n))},
         "spaced rows": {"A": numbers((2 * m, k), "bfloat16")[::2], "B": numbers((k, n + 3), "bfloat16")[:, 3:]},
         "columns first": {"D": np.full((n, m), np.nan, plain["D"].dtype).T},
     }  # fmt: skip
@@ -273,7 +273,8 @@ TWINS = {
     "sums of the pass before are forgotten": {"tile, k > 0, exact": "tile, 0, exact"},
     "the first strip again": {"smaller + at.N / KS_NR *": "smaller + 0 * at.N *"},
     "the columns of another strip": {".N = i.N + c}": ".N = c}"},
-    "the piece before": {"        pack_rows(x, at, lines, depth, packed);": "        if (!first) pack_rows(x, at, lines, depth, packed);"},
+    "the piece before": {
+        " pack_rows(x, at, lines, depth, packed);": " if (!first) pack_rows(x, at, lines, depth, packed);"},
 }  # fmt: skip
 
 

@@ -58,7 +58,8 @@ def _device(threads: int, cores: int) -> Device:
     caches = cache_bytes()
     facts = {
         "threads": threads, "cores": cores, "isa": isa, "vector_bytes": vector_bytes,
-        "vector_registers": vector_registers, **{unit: int(unit in units) for unit in PAIRS}, **caches, "l3_count": l3_count(), "memory_bytes": memory_bytes(),
+        "vector_registers": vector_registers, **caches, "l3_count": l3_count(), "memory_bytes": memory_bytes(),
+        **{unit: int(unit in units) for unit in PAIRS},
     }  # fmt: skip
     return Device("cpu", 0, name, f"{machine}-{kind}", f"cpu-{slug}-{kind}-{threads}t", facts)
 
@@ -75,8 +76,10 @@ def isa_of(machine: str, flags: set[str]) -> str:
 
 
 def pairs_of(isa: str, flags: set[str], tiles: bool) -> tuple[str, ...]:
-    """The units that multiply pairs of bfloat16, the widest last. `tiles`: the system grants the tile registers. Kernels
-    for them use AVX-512 besides, so units of CPUs whose kernels have narrower vectors do not count."""
+    """The units that multiply pairs of bfloat16, the widest last. `tiles`: the system grants the tile registers.
+
+    Kernels for them use AVX-512 besides, so units of CPUs whose kernels have narrower vectors do not count.
+    """
     has = (name for name, (needs, _) in PAIRS.items() if flags >= needs and (tiles or "amx_tile" not in needs))
     return tuple(has) if isa == "avx512" else ()
 

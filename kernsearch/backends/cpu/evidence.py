@@ -31,7 +31,7 @@ class _Instruction:
         return 16 if _ARM_VECTOR.search(self.operands) else 8 if _ARM_SCALAR.search(self.operands) else 0
 
     def lanes_bytes(self) -> int:
-        """Bytes of results, of a row of them where it computes several, when it is floating-point arithmetic, else 0."""
+        """Bytes of results (of one row, where it computes a tile) when it is floating-point arithmetic, else 0."""
         if self.x86:
             if _TILE_ARITHMETIC.match(self.name):
                 return 64
