@@ -21,8 +21,8 @@
 
 #define KS_STEPS (KS_AMX ? 32 : 2)  // of k, of which a panel has whole groups
 #define KS_TAIL 32                  // values at the end of a panel, of which the first is the exponent
-#define KS_ROW_BYTES 512            // read from one row at a time while packing
-#define KS_ROWS_AHEAD 8             // rows that are fetched meanwhile
+#define KS_ROW_BYTES 2048           // read from one row at a time while packing
+#define KS_ROWS_AHEAD 4             // rows that are fetched meanwhile
 #define KS_EXPONENTS 142            // the least sum of two exponents, each from 1 on: of 2^-126, with 14 bits below
 
 typedef uint32_t ks_sixteen __attribute__((vector_size(64)));  // pairs

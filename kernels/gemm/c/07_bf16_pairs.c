@@ -8,8 +8,8 @@
 // Params    MR NR  rows and columns of the register tile;  MC NC  rows and columns of a block of sums;  KC  steps of k
 //           that are added to a block at a time;  SPLIT  slabs, if any
 // Knobs     KU  steps of k per turn of the loop of vectors
-// Threads   take pieces as they get free, smaller ones towards the end; where there are as many outputs (slabs x batches)
-//           as threads each is computed by one, from its packing on
+// Threads   take pieces as they get free, smaller ones towards the end; where there are as many outputs (slabs times
+//           batches) as threads each is computed by one, from its packing on
 // Scratch   the smaller operand, packed; for each thread a packed piece and a block of sums
 // Traffic   A and B are read once from memory, D is written once; the caches deliver the smaller operand once for each
 //           piece, a piece once for each strip.
@@ -42,87 +42,101 @@ typedef struct {
     ks_jobs jobs;
     int64_t smaller_size, piece_size;  // values
     ks_bf16 *smaller;
-    char *own;          // of each thread, `own_bytes`: a piece, a block of sums
+    char *own;          // of each thread, `own_bytes`: a piece, a block of sums, and of each tile whether it is exact
     int64_t own_bytes;
 } work;
 
-static __attribute__((noinline)) void pack_rows(const ks_args *x, ks_at i, int64_t rows, int64_t depth, ks_bf16 *out) {
-    ks_pack_pairs(out, KS_MR, KS_AMX, rows, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
+// Rows of A, or columns of B, from i on into panels.
+static __attribute__((noinline)) void pack(const work *w, ks_at i, int rows, int64_t lines, int64_t depth,
+                                           ks_bf16 *out) {
+    const ks_args *x = &w->x;
+    if (rows)
+        ks_pack_pairs(out, KS_MR, KS_AMX, lines, depth, ks_at_A(x, i), ks_step_A_M(x), ks_step_A_K(x));
+    else
+        ks_pack_pairs(out, KS_NR, 0, lines, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
 }
 
-static __attribute__((noinline)) void pack_columns(const ks_args *x, ks_at i, int64_t columns, int64_t depth,
-                                                   ks_bf16 *out) {
-    ks_pack_pairs(out, KS_NR, 0, columns, depth, ks_at_B(x, i), ks_step_B_N(x), ks_step_B_K(x));
-}
+// Panels of an operand in one pass: where the first has this pass's values and its tail, how far panels lie apart, and
+// where the first has what is read next.
+typedef struct {
+    const ks_bf16 *at, *tail, *soon;
+    int64_t size;
+} side;
 
-// Rows x columns of the output from i on; `a` and `b` are their panels, `then` those of the block after it. While the
-// tiles of a pass are at work, what the next pass reads is fetched: each part by the tiles of its row or column.
-static void block(const ks_args *x, ks_at i, int64_t rows, int64_t columns, int64_t depth, const ks_bf16 *a,
-                  const ks_bf16 *b, const ks_bf16 *a_then, const ks_bf16 *b_then, float *sums) {
-    const int64_t a_size = ks_panel_size(KS_MR, depth), b_size = ks_panel_size(KS_NR, depth), whole = ks_whole(depth);
-    const int64_t passes = whole > KS_KC ? ks_ceil(whole, KS_KC) : 1;
-    const int64_t each = ks_ceil(ks_ceil(whole, passes), KS_STEPS) * KS_STEPS;
+// One pass over the depth of a block of sums, `some` steps of it, of rows x columns of the output from i on. `sums` are
+// those of each tile, `step` apart; `exact` says which tiles are in the exact loop, where they stay to the end.
+// What the next pass reads is fetched meanwhile, each part by the tiles of its row or column.
+static void pass(const ks_args *x, ks_at i, int64_t rows, int64_t columns, int64_t some, side a, side b, int first,
+                 int last, float *sums, int64_t step, uint8_t *exact) {
     const int64_t down = ks_ceil(rows, KS_MR), across = ks_ceil(columns, KS_NR);
-    const int64_t a_lines = ks_ceil(2 * each * KS_MR, across * KS_LINE_BYTES);
-    const int64_t b_lines = ks_ceil(2 * each * KS_NR, down * KS_LINE_BYTES);
-    const int64_t next = passes > 1 ? KS_MR * KS_NR : 0;  // in one pass all tiles take the same place
-    for (int64_t k = 0, more = 1; more; k += each) {
-        const int64_t some = ks_least(each, whole - k);
-        float *tile = sums;
-        more = k + each < whole;
-        const ks_bf16 *a_soon = more ? a + (k + each) * KS_MR : a_then, *b_soon = more ? b + (k + each) * KS_NR : b_then;
-        for (int64_t c = 0; c < across; c++) {
-            const ks_bf16 *panel = b + c * b_size;
-            const int64_t width = ks_least(KS_NR, columns - c * KS_NR);
-            for (int64_t r = 0; r < down; r++, tile += next) {
-                const ks_bf16 *lines = a + r * a_size;
-                const int64_t height = ks_least(KS_MR, rows - r * KS_MR);
-                const int exact = ks_flushes(lines + KS_MR * whole, panel + KS_NR * whole);
-                const ks_soon soon = {(const char *)(a_soon + r * a_size) + c * a_lines * KS_LINE_BYTES,
-                                      (const char *)(b_soon + c * b_size) + r * b_lines * KS_LINE_BYTES, a_lines, b_lines};
-                ks_pair_tile(height, width, some, lines + k * KS_MR, panel + k * KS_NR, tile, k > 0, exact, soon);
-                const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r * KS_MR, .N = i.N + c * KS_NR};
-                if (!more) ks_finish_tile(x, at, height, width, tile);
-            }
+    const int64_t a_lines = a.soon ? ks_ceil(2 * some * KS_MR, across * KS_LINE_BYTES) : 0;
+    const int64_t b_lines = b.soon ? ks_ceil(2 * some * KS_NR, down * KS_LINE_BYTES) : 0;
+    for (int64_t c = 0; c < across; c++) {
+        const int64_t width = ks_least(KS_NR, columns - c * KS_NR);
+        for (int64_t r = 0; r < down; r++, sums += step, exact++) {
+            const int64_t height = ks_least(KS_MR, rows - r * KS_MR);
+            const ks_soon soon = {(const char *)(a.soon + r * a.size) + c * a_lines * KS_LINE_BYTES,
+                                  (const char *)(b.soon + c * b.size) + r * b_lines * KS_LINE_BYTES, a_lines, b_lines};
+            *exact = ks_flushes(a.tail + r * a.size, b.tail + c * b.size) || (!first && *exact);
+            ks_pair_tile(height, width, some, a.at + r * a.size, b.at + c * b.size, sums, !first, *exact, soon);
+            const ks_at at = {.S = i.S, .B = i.B, .M = i.M + r * KS_MR, .N = i.N + c * KS_NR};
+            if (last) ks_finish_tile(x, at, height, width, sums);
         }
     }
 }
 
-// Lines [first, first + lines) of the larger operand, times all of the smaller one.
+// Panels that hold all of the depth, in the pass from k on; `then` is what follows when this was the last.
+KS_INLINE side whole_side(const ks_bf16 *panels, int64_t width, int64_t whole, int64_t k, int64_t next,
+                          const ks_bf16 *then) {
+    const int64_t size = width * whole + KS_TAIL;
+    return (side){panels + k * width, panels + width * whole, next < whole ? panels + next * width : then, size};
+}
+
+// Lines [first, first + lines) of the larger operand, times all of the smaller one. What only one strip needs is packed
+// pass by pass, and is still near when it is read.
 static void piece(const work *w, ks_at i, int64_t first, int64_t lines, const ks_bf16 *smaller, char *own) {
     const ks_args *x = &w->x;
-    const int64_t m = ks_extent_M(x), n = ks_extent_N(x), depth = ks_last_K(x, i) - ks_first_K(x, i);
+    const int64_t m = ks_extent_M(x), n = ks_extent_N(x), start = ks_first_K(x, i), depth = ks_last_K(x, i) - start;
+    const int64_t whole = ks_whole(depth), passes = whole > KS_KC ? ks_ceil(whole, KS_KC) : 1;
+    const int64_t each = ks_ceil(ks_ceil(whole, passes), KS_STEPS) * KS_STEPS;
+    const int64_t step = passes > 1 ? KS_MR * KS_NR : 0;  // in one pass the sums of all tiles take the same place
+    const int64_t own_width = w->by_rows ? KS_MR : KS_NR, width = w->by_rows ? KS_NR : KS_MR;
+    const int64_t others = w->by_rows ? n : m, strip = w->by_rows ? NC : MC;
+    const int64_t strip_size = strip / width * ks_panel_size(width, depth);
+    const int by_pass = others <= strip;
     ks_bf16 *packed = (ks_bf16 *)own;
     float *sums = (float *)(packed + w->piece_size);
-    ks_at at = {.S = i.S, .B = i.B, .K = ks_first_K(x, i)};
-    if (w->by_rows) {
-        at.M = first;
-        pack_rows(x, at, lines, depth, packed);
-        const int64_t strip = NC / KS_NR * ks_panel_size(KS_NR, depth);
-        for (; at.N < n; at.N += NC, smaller += strip)
-            block(x, at, lines, ks_least(NC, n - at.N), depth, packed, smaller, packed, smaller + strip, sums);
-    } else {
-        at.N = first;
-        pack_columns(x, at, lines, depth, packed);
-        const int64_t strip = MC / KS_MR * ks_panel_size(KS_MR, depth);
-        for (; at.M < m; at.M += MC, smaller += strip)
-            block(x, at, ks_least(MC, m - at.M), lines, depth, smaller, packed, smaller + strip, packed, sums);
+    uint8_t *exact = (uint8_t *)(sums + MC * NC);
+    ks_at at = {.S = i.S, .B = i.B, .K = start};
+    *(w->by_rows ? &at.M : &at.N) = first;
+    if (!by_pass) pack(w, at, w->by_rows, lines, depth, packed);
+    for (int64_t other = 0; other < others; other += strip, smaller += strip_size) {
+        const int64_t count = ks_least(strip, others - other);
+        *(w->by_rows ? &at.N : &at.M) = other;
+        for (int64_t k = 0, more = 1; more; k += each) {
+            const int64_t some = ks_least(each, whole - k);
+            more = k + each < whole;
+            side mine = whole_side(packed, own_width, whole, k, k + each, packed);
+            if (by_pass) {
+                at.K = start + k;
+                pack(w, at, w->by_rows, lines, ks_least(each, depth - k), packed);
+                mine = whole_side(packed, own_width, some, 0, some, NULL);
+            }
+            const side theirs = whole_side(smaller, width, whole, k, k + each, smaller + strip_size);
+            if (w->by_rows)
+                pass(x, at, lines, count, some, mine, theirs, k == 0, !more, sums, step, exact);
+            else
+                pass(x, at, count, lines, some, theirs, mine, k == 0, !more, sums, step, exact);
+        }
     }
 }
 
 // Lines of the smaller operand into panels.
 static void pack_smaller(const work *w, ks_at i, int64_t first, int64_t lines, ks_bf16 *out) {
-    const ks_args *x = &w->x;
-    const int64_t depth = ks_last_K(x, i) - ks_first_K(x, i);
-    ks_at at = {.S = i.S, .B = i.B, .K = ks_first_K(x, i)};
-    if (lines <= 0) return;
-    if (w->by_rows) {
-        at.N = first;
-        pack_columns(x, at, lines, depth, out + first / KS_NR * ks_panel_size(KS_NR, depth));
-    } else {
-        at.M = first;
-        pack_rows(x, at, lines, depth, out + first / KS_MR * ks_panel_size(KS_MR, depth));
-    }
+    const int64_t width = w->by_rows ? KS_NR : KS_MR, depth = ks_last_K(&w->x, i) - ks_first_K(&w->x, i);
+    ks_at at = {.S = i.S, .B = i.B, .K = ks_first_K(&w->x, i)};
+    *(w->by_rows ? &at.N : &at.M) = first;
+    if (lines > 0) pack(w, at, !w->by_rows, lines, depth, out + first / width * ks_panel_size(width, depth));
 }
 
 static void pack_together(void *context, int64_t task) {
@@ -175,7 +189,7 @@ void gemm_bf16_pairs(const ks_call *call) {
     w.piece_size = w.by_rows ? ks_least(MC / KS_MR, ks_ceil(m, KS_MR)) * ks_panel_size(KS_MR, deep)
                              : ks_least(NC / KS_NR, ks_ceil(n, KS_NR)) * ks_panel_size(KS_NR, deep);
     w.piece_size = ks_ceil(w.piece_size, 32) * 32;
-    w.own_bytes = 2 * w.piece_size + (int64_t)sizeof(float) * MC * NC;
+    w.own_bytes = 2 * w.piece_size + (int64_t)sizeof(float) * MC * NC + ks_ceil(MC / KS_MR * (NC / KS_NR), 64) * 64;
     w.smaller = (ks_bf16 *)ks_align(x->scratch);
     w.own = (char *)(w.smaller + (alone ? w.threads : 1) * w.smaller_size);
     if (alone) {

@@ -24,7 +24,7 @@ STEP = 32  # of k, of one product of tiles
 TILE_CLOCKS = 16.0  # that a product of tiles keeps the unit busy
 TILE_LATENCY = 52.0  # until its sums can be added to
 LOAD_CLOCKS = 8.0  # of a tile register from the first level cache
-FAR_CLOCKS = 20.0  # and from the second
+FAR_CLOCKS = 32.0  # and from the second, by the clock of a Xeon with AMX
 FINISH_CLOCKS = 1.0  # to convert and store a sum, all steps of its depth together
 
 
@@ -137,7 +137,7 @@ def _scratch(deep: str, slabs: str) -> str:
     smaller = f"(ceil(N, NR) * {columns} if M >= N else ceil(M, MR) * {rows})"
     piece = f"(min(MC // MR, ceil(M, MR)) * {rows} if M >= N else min(NC // NR, ceil(N, NR)) * {columns})"
     copies = f"(THREADS if {slabs} * B >= THREADS else 1)"
-    return f"{copies} * ({smaller} + 64) + THREADS * ({piece} + 4 * MC * NC + 64) + 64"
+    return f"{copies} * ({smaller} + 64) + THREADS * ({piece} + 4 * MC * NC + MC // MR * (NC // NR) + 128) + 64"
 
 
 AMX_PAIRS = Template(
