@@ -25,6 +25,8 @@ TILE_CLOCKS = 16.0  # that a product of tiles keeps the unit busy
 TILE_LATENCY = 52.0  # until its sums can be added to
 LOAD_CLOCKS = 8.0  # of a tile register from the first level cache
 FAR_CLOCKS = 32.0  # and from the second, by the clock of a Xeon with AMX
+REMOTE_CLOCKS = 60.0  # and from the third, as far as fetching ahead does not hide it
+NARROW_CLOCKS = 1.6  # to pack an element of B, divided by the lines of a row that are read at a time
 FINISH_CLOCKS = 1.0  # to convert and store a sum, all steps of its depth together
 
 
@@ -79,6 +81,27 @@ _VECTOR_RULES = (
 )
 
 
+def _remote(config: Config, device: Device, sizes: Sizes) -> float:
+    """Clocks of a step for panels from beyond the second level cache: of the smaller operand for each piece of the
+    larger, of a piece for each strip of the smaller; each panel serves all panels of the other side of its block. And
+    for packing pieces of B whose rows are short."""
+    small, large = sorted((sizes["M"], sizes["N"]))
+    rows_first = sizes["M"] >= sizes["N"]
+    (piece, own), (strip, other) = (config["MC"], config["MR"]), (config["NC"], config["NR"])
+    if not rows_first:
+        (piece, own), (strip, other) = (strip, other), (piece, own)
+    piece, strip = min(piece, large), min(strip, small)
+    clocks, half = 0.0, device.l2_bytes / 2
+    if 2 * sizes["K"] * small > half:
+        clocks += REMOTE_CLOCKS * (other / TILE) / max(1, piece // own)
+    if strip < small and 2 * sizes["K"] * piece > half:
+        clocks += REMOTE_CLOCKS * (own / TILE) / max(1, strip // other)
+    if not rows_first:
+        lines = max(1, 2 * piece / device.line_bytes)
+        clocks += NARROW_CLOCKS / lines * STEP * own / -(-small // other)
+    return clocks
+
+
 def tiles_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     """Share of the rate of the unit: what loading tiles, waiting for sums and converting them leave of it, times what
     ragged tiles waste."""
@@ -89,7 +112,7 @@ def tiles_efficiency(config: Config, device: Device, sizes: Sizes) -> float:
     near = 2 * pass_depth * config["NR"] <= device.l1d_bytes // 2  # the panel of B stays in the first level cache
     loads = FAR_CLOCKS * down + (LOAD_CLOCKS if near else FAR_CLOCKS) * across
     work = TILE_CLOCKS * down * across
-    step = max(work, loads, TILE_LATENCY) + 0.15 * min(work, loads)
+    step = max(work, loads, TILE_LATENCY) + 0.15 * min(work, loads) + _remote(config, device, sizes)
     passes = -(-depth // pass_depth)
     tile = depth / STEP * step + passes * (TILE_LATENCY + 32.0 * down * across)
     tile += FINISH_CLOCKS * TILE * down * TILE * across
