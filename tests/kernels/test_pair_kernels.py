@@ -2,6 +2,7 @@
 sources with the loop that needs neither, which the units' packing, edges and sums pass through as well."""
 
 import re
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -346,6 +347,15 @@ def test_no_other_device_is_offered_a_unit(name):
     assert len(said) == 1 and said[0].startswith("the CPU has no ")
     granted = replace(device(), facts={**device().facts, unit: 1, "vector_registers": 32, "l2_bytes": 1 << 20})
     assert all(c.holds(config, granted, sizes) for c in constraints)
+
+
+@pytest.mark.parametrize(("name", "anywhere"), WHERE)
+def test_the_compiler_of_the_extra_builds_the_same_kernel(name, anywhere, monkeypatch):
+    pytest.importorskip("ziglang")
+    monkeypatch.setenv("KERNSEARCH_CC", f"{sys.executable} -m ziglang cc")
+    template, config = SHAPES[name]
+    kernel = build(gemm_binding("nn", EVERYTHING, "bfloat16"), portable(template) if anywhere else template, config)
+    check(kernel, problem(70, 90, 333, "bfloat16"), EVERYTHING, SCALARS)
 
 
 def test_slabs_of_float32_are_no_kernel_of_pairs():
