@@ -34,6 +34,14 @@ def _takes(unit: str, name: str) -> tuple[Constraint, ...]:
     return (Constraint(f"the CPU has no {name}", lambda c, d, s: bool(d.facts.get(unit))),)
 
 
+def _piece_bytes(config: Config, sizes: Sizes) -> int:
+    """Of what is packed of the larger operand at a time; 0 where that is all of its depth, for several strips."""
+    rows_first = sizes["M"] >= sizes["N"]
+    piece, strip = (config["MC"], config["NC"]) if rows_first else (config["NC"], config["MC"])
+    once = strip >= min(sizes["M"], sizes["N"])
+    return 2 * min(config["KC"], sizes["K"]) * min(piece, max(sizes["M"], sizes["N"])) if once else 0
+
+
 def _common(split: bool) -> tuple[Constraint, ...]:
     rules = (
         Constraint("MC is smaller than MR", lambda c, d, s: c["MC"] >= c["MR"]),
@@ -41,6 +49,10 @@ def _common(split: bool) -> tuple[Constraint, ...]:
         Constraint(
             "block of sums exceeds the second level cache",
             lambda c, d, s: c["KC"] >= s["K"] or 4 * c["MC"] * c["NC"] <= d.l2_bytes,
+        ),
+        Constraint(
+            "what is packed for one strip exceeds the second level cache",
+            lambda c, d, s: _piece_bytes(c, s) <= d.l2_bytes,
         ),
         Constraint("MC is larger than M needs", covers(_MC, "M")),
         Constraint("NC is larger than N needs", covers(_NC, "N")),
@@ -94,7 +106,8 @@ def _remote(config: Config, device: Device, sizes: Sizes) -> float:
     clocks, half = 0.0, device.l2_bytes / 2
     if 2 * sizes["K"] * small > half:
         clocks += REMOTE_CLOCKS * (other / TILE) / max(1, piece // own)
-    if strip < small and 2 * sizes["K"] * piece > half:
+    depth = sizes["K"] if strip < small else min(config["KC"], sizes["K"])  # what one strip needs is packed by passes
+    if 2 * depth * piece > half:
         clocks += REMOTE_CLOCKS * (own / TILE) / max(1, strip // other)
     if not rows_first:
         lines = max(1, 2 * piece / device.line_bytes)
