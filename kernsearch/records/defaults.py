@@ -68,13 +68,12 @@ def problems(op: Op, of: DeviceClass) -> Iterator[Problem]:
 
 
 def _extends(op: Op, dtype: str, of: DeviceClass) -> bool:
-    """Has a class that extends another kernels of its own for a dtype of an op? True for all others."""
+    """Has a class that extends another a kernel of its own that does all of an op in a dtype? True for all others."""
     if not of.unit:
         return True
     any_shape = op.problem((1024,) * len(op.letters), dtype, backend=of.backend)
-    steps = (step for variant in _variants(_plain(any_shape), of.backend).values()
-             for template in variant.templates for step in template.ann)  # fmt: skip
-    return any(step[0] == "unit" and step[2] == of.unit for step in steps)
+    alone = (v.templates[0] for v in _variants(_plain(any_shape), of.backend).values() if len(v.templates) == 1)
+    return any(step[0] == "unit" and step[2] == of.unit for template in alone for step in template.ann)
 
 
 def records(op: Op, of: DeviceClass) -> Iterator[Record]:
