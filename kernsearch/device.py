@@ -14,10 +14,10 @@ class Device:
     backend   "cpu" or "cuda"
     index     which one of its kind
     name      the maker's name of the model
-    arch      what code it runs: "x86_64-avx512", "x86_64-avx2", "aarch64-neon", "sm_90"
+    arch      what code it runs: "x86_64-avx512", "x86_64-avx512-amx", "x86_64-avx2", "aarch64-neon", "sm_90"
     key       folder name, one per model and configuration: "cpu-amd-epyc-zen5-avx512-2t"
     facts     numbers of the model: threads, vector_bytes, vector_registers, l1d_bytes, l2_bytes, l3_bytes (of one
-              cache), l3_count (caches), line_bytes, memory_bytes ...
+              cache), l3_count (caches), line_bytes, memory_bytes, avx512_bf16 and amx_bf16 (1: it has them) ...
     """
 
     backend: str

@@ -22,9 +22,15 @@ from kernsearch.records.packing import Packed, pack
 OPS = [op for op in registry.ops().values() if op.typical]
 GEMM = registry.op("gemm")
 DEVICE = backends.resolve("cpu")[1]
+UNITS = ("gemm", "bmm")  # have kernels for the units of classes that extend others
 EVERY = pytest.mark.parametrize(
     ("op", "of"),
-    [pytest.param(op, of, id=f"{of.arch}-{op.name}") for of in CLASSES for op in OPS if of.backend in op.typical],
+    [
+        pytest.param(op, of, id=f"{of.arch}-{op.name}")
+        for of in CLASSES
+        for op in OPS
+        if of.backend in op.typical and (not of.unit or op.name in UNITS)
+    ],
 )
 CUDA = [of for of in CLASSES if of.backend == "cuda"]
 AGAIN = "python -m kernsearch.records.defaults"
@@ -207,8 +213,36 @@ def test_an_architecture_without_defaults_of_its_own_gets_those_of_a_fallback(ar
         assert (hit.kind, hit.plan.backend) == ("default", "cuda")
 
 
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_a_class_that_extends_another_has_defaults_of_what_its_unit_is_for(op):
+    for of in (of for of in CLASSES if of.unit):
+        dtypes = {problem.dtype for problem in defaults.problems(op, of)}
+        assert dtypes == ({"bfloat16"} if op.name in UNITS else set())
+
+
+def test_a_default_for_a_unit_never_serves_a_device_without_it(store):
+    """Bfloat16 on a CPU: with tiles those of the tiles, else those of the widest unit that it has."""
+    extends = {of.arch: of.extends for of in CLASSES}
+    problem = GEMM.problem((1024, 1024, 1024), "bfloat16", backend="cpu")
+    for of in (of for of in CLASSES if of.arch.startswith("x86_64")):
+        assert classes.serving(of.device())[:2] == (of.arch, of.extends or "any")
+        steps = [
+            step
+            for name in store.find(problem, of.device()).record.variant.split("+")
+            for template in registry.templates("cpu")
+            if template.name == name
+            for step in template.ann
+        ]
+        assert {step[2] for step in steps if step[0] == "unit"} == ({of.unit} if of.unit else set())
+        same = store.find(GEMM.problem((1024, 1024, 1024), "float32", backend="cpu"), of.device())
+        base = of.arch
+        while extends[base]:
+            base = extends[base]
+        assert base in same.reasons[-1]
+
+
 def test_a_processor_never_gets_a_default_of_a_gpu():
-    assert classes.serving(DEVICE) == tuple(dict.fromkeys((DEVICE.arch, "any")))
+    assert not any(name.startswith("sm_") for name in classes.serving(DEVICE))
     assert classes.serving(replace(DEVICE, arch="riscv64")) == ("riscv64", "any")
 
 

@@ -28,13 +28,14 @@ from ..settings import get as get_settings
 from ..worker import Launch, Worker
 
 SCHEMA = 1
+UNIT_RATES = {"avx512_bf16": 128.0, "amx_bf16": 1024.0}  # FLOP a cycle of one core, for a guess
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """Rates of a whole device with all its threads, and of one thread.
 
-    flops      dtype -> FLOP/s of all threads (one multiply-add is 2)
+    flops      dtype, or unit of a CPU that has one for a dtype, -> FLOP/s of all threads (one multiply-add is 2)
     flops_one  the same for one thread
     read       memory level ("l1", "l2", "l3", "memory", ...) -> bytes/s that all threads read from it
     read_one   the same for one thread
@@ -131,6 +132,7 @@ def guess(device: Device) -> Ceilings:
     facts = {"threads": 1, "vector_bytes": 16, **device.facts}
     threads = facts["threads"]
     one = {name: 3e9 * 4 * facts["vector_bytes"] / size for name, size in (("float32", 4), ("float64", 8))}
+    one |= {unit: 3e9 * rate for unit, rate in UNIT_RATES.items() if facts.get(unit)}
     read_one = {"l1": 2e11, "l2": 1e11, "l3": 5e10, "memory": 1.5e10}
     return Ceilings(
         flops={name: threads * rate for name, rate in one.items()},

@@ -69,7 +69,8 @@ class KernelRoofline:
         self.operands = tuple(replace(operand, rough=self._rough(operand)) for operand in self.operands)
         self._busy = self._threads()
         self.itemsize = max(operand.itemsize for operand in self.operands)
-        self.dtype = "float64" if self.itemsize == 8 else "float32"
+        units = (str(step[2]) for step in self.matched.annotations if step[0] == "unit")
+        self.rate = next(units, "float64" if self.itemsize == 8 else "float32")  # by which its arithmetic is counted
 
     # -- what the kernel is
 
@@ -166,7 +167,7 @@ class KernelRoofline:
         """Seconds of arithmetic."""
         sums, others = self._operations()
         self.flops = float(np.max(sums + others))
-        peak = self.ceilings.flops_one.get(self.dtype) or min(self.ceilings.flops_one.values())
+        peak = self.ceilings.flops_one.get(self.rate) or min(self.ceilings.flops_one.values())
         share = self._efficiency()
         if not np.any(sums) and self.matched.template.efficiency is not None:
             others = others / share  # of elementwise arithmetic, where a kernel has nothing else

@@ -1,7 +1,9 @@
 """Classes of devices that have shipped defaults, and which of them serve a device.
 
-A class stands for all devices of an architecture by one nominal member. Where an architecture has no class, or its
-defaults do not hold, the fallbacks of the backend serve: classes whose kernels run on anything that is no older.
+A class stands for all devices of an architecture by one nominal member. A class may extend another, whose kernels its
+devices run too: it has defaults of what its own units are for, the other has all the rest. Where an architecture has no
+class, or its defaults do not hold, the fallbacks of the backend serve: classes whose kernels run on anything that is no
+older.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class DeviceClass:
     facts       of the nominal device; empty where the backend has its own of this architecture
     fallback    it serves other architectures too, from the compute capability `at_least` on
     shapes      how many of an op's typical shapes it has defaults at, the first ones; None for all
+    extends     the architecture whose defaults serve for what this class has none of
+    unit        the unit (of the steps of schedules) that it has and the class it extends has not
     """
 
     backend: str
@@ -30,6 +34,8 @@ class DeviceClass:
     fallback: bool = False
     at_least: tuple[int, int] = (0, 0)
     shapes: int | None = None
+    extends: str = ""
+    unit: str = ""
 
     def device(self) -> Device:
         """The nominal device."""
@@ -48,8 +54,16 @@ class DeviceClass:
 
 # In the order in which fallbacks are looked at. Of those of CUDA, sm_89 has the least of every limit from 8.0 on, and
 # kernels of sm_75 need nothing newer than what every architecture has.
+_AVX512: dict[str, int | str] = {"isa": "avx512", "vector_bytes": 64, "vector_registers": 32}
 CLASSES = (
-    DeviceClass("cpu", "x86_64-avx512", {"isa": "avx512", "vector_bytes": 64, "vector_registers": 32}),
+    DeviceClass(
+        "cpu", "x86_64-avx512-amx", {**_AVX512, "avx512_bf16": 1, "amx_bf16": 1, "l1d_bytes": 48 << 10,
+                                     "l2_bytes": 2 << 20}, extends="x86_64-avx512-bf16", unit="amx_bf16",
+    ),
+    DeviceClass(
+        "cpu", "x86_64-avx512-bf16", {**_AVX512, "avx512_bf16": 1}, extends="x86_64-avx512", unit="avx512_bf16"
+    ),
+    DeviceClass("cpu", "x86_64-avx512", _AVX512),
     DeviceClass("cpu", "x86_64-avx2", {"isa": "avx2", "vector_bytes": 32, "vector_registers": 16}),
     DeviceClass("cpu", "aarch64-neon", {"isa": "neon", "vector_bytes": 16, "vector_registers": 32}),
     DeviceClass(
@@ -68,5 +82,10 @@ def of(backend: str, arch: str) -> DeviceClass:
 
 
 def serving(device: Device) -> tuple[str, ...]:
-    """Names of the classes whose defaults may serve a device: that of its architecture, then the fallbacks."""
-    return tuple(dict.fromkeys([device.arch, *(each.arch for each in CLASSES if each.serves(device))]))
+    """Names of the classes whose defaults may serve a device: that of its architecture, those that it extends, then the
+    fallbacks."""
+    extends = {each.arch: each.extends for each in CLASSES if each.backend == device.backend}
+    chain = [device.arch]
+    while wider := extends.get(chain[-1]):
+        chain.append(wider)
+    return tuple(dict.fromkeys([*chain, *(each.arch for each in CLASSES if each.serves(device))]))

@@ -60,11 +60,20 @@ def problems(op: Op, of: DeviceClass) -> Iterator[Problem]:
     """The problems of an op that have defaults in a class, in a fixed order: the shapes of one lie together."""
     names = [spec.name for spec in op.options]
     for dtype in op.dtypes.get(of.backend, ()):
-        if lacks(device(of), dtype):
+        if lacks(device(of), dtype) or not _extends(op, dtype, of):
             continue
         for values in product(*(spec.values for spec in op.options)):
             for shape in op.typical.get(of.backend, ())[: of.shapes]:
                 yield op.problem(shape, dtype, backend=of.backend, **dict(zip(names, values, strict=True)))
+
+
+def _extends(op: Op, dtype: str, of: DeviceClass) -> bool:
+    """Has a class that extends another a kernel of its own that does all of an op in a dtype? True for all others."""
+    if not of.unit:
+        return True
+    any_shape = op.problem((1024,) * len(op.letters), dtype, backend=of.backend)
+    alone = (v.templates[0] for v in _variants(_plain(any_shape), of.backend).values() if len(v.templates) == 1)
+    return any(step[0] == "unit" and step[2] == of.unit for template in alone for step in template.ann)
 
 
 def records(op: Op, of: DeviceClass) -> Iterator[Record]:
@@ -254,7 +263,7 @@ def _write(folder: Path, rankings: dict[_Key, tuple[Choice, ...]], group: tuple[
     """The files of an op and a backend: programs are derived once for all classes."""
     _rankings.update(rankings)
     op, backend = registry.op(group[0]), group[1]
-    for of in (of for of in CLASSES if of.backend == backend):
+    for of in (of for of in CLASSES if of.backend == backend and any(True for _ in problems(op, of))):
         path = folder / of.arch / f"{op.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(packed(records(op, of)))

@@ -3,7 +3,7 @@
     ("tile", (axis, ...), level, SYMBOL)   level: block | serial | warp | thread | register
     ("keep", value, level)                 level: cluster | shared | registers
     ("move", value, how[, SYMBOL])         how: pack | sync | vector | async | bulk; SYMBOL: stages
-    ("unit", value, unit)                  unit: simd | mma | wgmma
+    ("unit", value, unit)                  unit: simd | mma | wgmma | avx512_bf16 | amx_bf16
     ("grid", how)                          how: persistent
     ("roles", which)                       which: producer_consumer
     ("combine", slab axis, how)            how: atomic | cluster; put there by split_reduction
@@ -29,7 +29,7 @@ WORDS = {
     "tile": ("block", "serial", "warp", "thread", "register"),
     "keep": ("cluster", "shared", "registers"),
     "move": ("pack", "sync", "vector", "async", "bulk"),
-    "unit": ("simd", "mma", "wgmma"),
+    "unit": ("simd", "mma", "wgmma", "avx512_bf16", "amx_bf16"),
     "grid": ("persistent",),
     "roles": ("producer_consumer",),
 }

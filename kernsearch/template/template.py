@@ -64,6 +64,7 @@ class Template:
     constraints over parameters, device and sizes; the latter are the op's, and those of the groups by letter: M, N, K
                 (N is the reduced axis where a kernel has none: that of its rows)
     dtypes      of all arrays; () accepts every dtype
+    reads       dtypes of those that are read; () as `dtypes`
     scratch     bytes of scratch memory, a size expression; parameter letters allowed
     assumes     size expressions that must hold, over strides of roles and groups, sizes of groups, and letters:
                 "B.N == 1" is the stride of the last axis of N in operand B, "B.base" its address modulo 256, and
@@ -91,6 +92,7 @@ class Template:
     knobs: tuple[Param, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     dtypes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     scratch: str = "0"
     assumes: tuple[str, ...] = ()
     efficiency: Callable[..., float] | None = None
@@ -118,7 +120,7 @@ class Template:
         roots = self._roots_for(kernel)
         if not self._kinds[min(len(roots), len(self.roots)) - 1].all_of(program, kernel):
             return None
-        if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
+        if not self._takes(program, kernel):
             return None
         matches = Matcher(program, kernel).match(roots)
         ways = (way for way in matches if self._accepts(way[0]))
@@ -135,13 +137,13 @@ class Template:
     @property
     def alike(self) -> tuple[object, ...]:
         """Templates of which this is equal match the same kernels, annotations aside."""
-        return (self.roots, self.optional, self.groups, self.dtypes, self.many, self.swapped)
+        return (self.roots, self.optional, self.groups, self.dtypes, self.reads, self.many, self.swapped)
 
     def nearly(self, program: Program, kernel: Kernel) -> bool:
         """Could the kernel still become one of this template, short of some roots or of its split?"""
         if len(kernel.anchors) > self._kinds[-1].count:
             return False
-        if self.dtypes and any(d not in self.dtypes for d in _dtypes(program, kernel)):
+        if not self._takes(program, kernel):
             return False
         roots = self.roots if self.optional else self._roots_for(kernel)
         matches = Matcher(program, kernel, unsplit=True).match(roots, some_roots=True)
@@ -151,6 +153,12 @@ class Template:
     def _kinds(self) -> tuple[_Kinds, ...]:
         """What reductions the first root has, the first two, and so on."""
         return tuple(_Kinds.of(self.roots[:count]) for count in range(1, len(self.roots) + 1))
+
+    def _takes(self, program: Program, kernel: Kernel) -> bool:
+        """Are all arrays of dtypes that the source has?"""
+        read, written = ({program.nodes[name].dtype for name, _ in of} for of in (kernel.reads, kernel.outputs))
+        every = not self.dtypes or read | written <= set(self.dtypes)
+        return every and (not self.reads or read <= set(self.reads))
 
     def _roots_for(self, kernel: Kernel) -> tuple[Pattern, ...]:
         root, fewest = self.roots[0], len(self.roots) - self.optional
@@ -240,10 +248,6 @@ def _roles(pattern: Any) -> Iterator[str]:
     for part in parts:
         if part is not None:
             yield from _roles(part)
-
-
-def _dtypes(program: Program, kernel: Kernel) -> Iterator[str]:
-    return (program.nodes[name].dtype for name, _ in (*kernel.reads, *kernel.outputs))
 
 
 @dataclass(frozen=True)

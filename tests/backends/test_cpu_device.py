@@ -16,7 +16,7 @@ def write(folder: Path, **files: str) -> None:
 
 def test_the_facts_of_this_machine_are_plausible(cpu):
     assert cpu.threads == device.usable_cores() <= len(os.sched_getaffinity(0))
-    assert cpu.arch == f"{platform.machine()}-{cpu.isa}"
+    assert cpu.arch.startswith(f"{platform.machine()}-{cpu.isa}")
     assert (cpu.vector_bytes, cpu.vector_registers) == device.ISA[cpu.isa]
     assert 4096 <= cpu.l1d_bytes <= cpu.l2_bytes
     assert cpu.line_bytes in (32, 64, 128, 256)
@@ -24,7 +24,8 @@ def test_the_facts_of_this_machine_are_plausible(cpu):
 
 
 def test_the_key_is_a_folder_name_that_ends_in_the_thread_count(cpu, monkeypatch):
-    assert cpu.key.startswith("cpu-") and cpu.key.endswith(f"-{cpu.isa}-{cpu.threads}t")
+    kind = cpu.arch.removeprefix(f"{platform.machine()}-")
+    assert cpu.key.startswith("cpu-") and cpu.key.endswith(f"-{kind}-{cpu.threads}t")
     assert set(cpu.key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
     monkeypatch.setenv("KERNSEARCH_THREADS", "7")
     assert device.this_device().threads == 7 and device.this_device().key.endswith("-7t")
@@ -57,6 +58,35 @@ def test_affinity_limits_the_threads():
 )
 def test_the_instruction_class_needs_all_its_parts(machine, flags, isa):
     assert device.isa_of(machine, set(flags.split())) == isa
+
+
+@pytest.mark.parametrize(
+    "isa, flags, tiles, units",
+    [
+        ("avx512", "avx512_bf16 amx_tile amx_bf16 amx_int8", True, ("avx512_bf16", "amx_bf16")),
+        ("avx512", "avx512_bf16 amx_tile amx_bf16 amx_int8", False, ("avx512_bf16",)),  # the system keeps them
+        ("avx512", "avx512_bf16 amx_tile amx_int8", True, ("avx512_bf16",)),
+        ("avx512", "avx512_bf16", False, ("avx512_bf16",)),
+        ("avx512", "avx512f", True, ()),
+        ("avx2", "avx512_bf16 amx_tile amx_bf16", True, ()),  # AVX-512 is not whole, so kernels do not use it
+    ],
+)
+def test_a_unit_for_pairs_needs_its_flags_and_the_leave_of_the_system(isa, flags, tiles, units):
+    assert device.pairs_of(isa, set(flags.split()), tiles) == units
+
+
+def test_devices_that_differ_in_a_unit_have_different_names(cpu, monkeypatch):
+    """So that a record made with the unit is never one of a device without."""
+    found = {}
+    for flags in ("", "avx512_bf16", "avx512_bf16 amx_tile amx_bf16"):
+        every = " ".join((*device.AVX512, flags))
+        monkeypatch.setattr(device, "cpu_info", lambda every=every: {"flags": every, "model name": "a CPU"})
+        monkeypatch.setattr(device, "tiles_granted", lambda: True)
+        monkeypatch.setattr(device.platform, "machine", lambda: "x86_64")
+        found[flags] = device._device.__wrapped__(2, 2)
+    assert [d.arch for d in found.values()] == ["x86_64-avx512", "x86_64-avx512-bf16", "x86_64-avx512-amx"]
+    assert len({d.key for d in found.values()}) == 3
+    assert [(d.avx512_bf16, d.amx_bf16) for d in found.values()] == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_generations_sold_under_one_name_have_different_keys():

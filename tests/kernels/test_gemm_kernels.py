@@ -1,4 +1,3 @@
-import ctypes
 import mmap
 import sys
 from dataclasses import replace
@@ -6,14 +5,26 @@ from functools import cache
 
 import numpy as np
 import pytest
-from gemm_bindings import ACTIVATIONS, backwards, build, combine_binding, device, gemm_binding, reference, run
+from gemm_bindings import (
+    ACTIVATIONS,
+    backwards,
+    before_a_guard,
+    build,
+    check,
+    combine_binding,
+    device,
+    gemm_binding,
+    numbers,
+    problem,
+    reference,
+    run,
+)
 from kernsearch.spaces.gemm.templates import cpu as gemm
 from kernsearch.spaces.generic.templates import cpu as generic
 
 from kernsearch import backends
 from kernsearch.backends.cpu import emit, pool
 from kernsearch.binding import Array
-from kernsearch.namespace import numpy_dtype
 
 LANES = device().vector_bytes // 4
 BLOCKS = {"MC": 16, "NC": 4 * LANES, "KC": 32, "MR": 4, "NR": 2 * LANES, "KU": 1}
@@ -53,39 +64,6 @@ def kernel(request):
         return build(binding, template, own)
 
     return make
-
-
-def numbers(shape, dtype="float32", seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype))
-
-
-def problem(m, n, k, dtype="float32", batch=()):
-    """Operands by name, D poisoned."""
-    return {
-        "A": numbers((*batch, m, k), dtype, 1),
-        "B": numbers((*batch, k, n), dtype, 2),
-        "C": numbers((*batch, m, n), dtype, 3),
-        "bias": numbers((n,), dtype, 4),
-        "D": np.full((*batch, m, n), np.nan, numpy_dtype(dtype)),
-    }
-
-
-def check(kernel, arrays, epilogue="none", scalars=None, *, threads=1, parallel=None, expected=None):
-    """Run, and compare with the textbook in float64."""
-    scalars = scalars or {"alpha": 1.0, "beta": 1.0}
-    *batch, m, k = arrays["A"].shape
-    n = arrays["B"].shape[-1]
-    if expected is None:
-        expected = reference(arrays, epilogue, scalars)
-    sizes = {"M": m, "N": n, "K": k, "BATCH": batch[0] if batch else 1}
-    run(kernel, arrays, sizes, scalars, threads=threads, parallel=parallel)
-    narrow = arrays["D"].dtype.name == "bfloat16"
-    unit = np.finfo("float32" if narrow else arrays["D"].dtype).eps
-    with np.errstate(all="ignore"):
-        magnitude = np.abs(arrays["A"].astype(float)) @ np.abs(arrays["B"].astype(float)) + 8 * np.abs(expected) + 8
-    rounding = 2.0**-8 * np.abs(expected) if narrow else 0.0  # of the result, once
-    error = np.abs(arrays["D"].astype(float) - expected)
-    np.testing.assert_array_less(error, 4 * unit * np.sqrt(k + 1) * magnitude + rounding)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -213,18 +191,6 @@ def test_offsets_that_no_half_word_holds_are_reached(template):
     arrays = problem(2, 5, 3)
     arrays["A"] = rows
     check(build(gemm_binding(), template, BLOCKS), arrays)
-
-
-def before_a_guard(array):
-    """A copy that ends where memory that must not be touched begins."""
-    page = mmap.PAGESIZE
-    whole = -(-array.nbytes // page) * page
-    memory = mmap.mmap(-1, whole + page)
-    base = np.frombuffer(memory, np.uint8).ctypes.data
-    assert ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(base + whole), page, 0) == 0
-    copy = np.frombuffer(memory, array.dtype, array.size, whole - array.nbytes).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def test_nothing_is_read_past_the_end_of_an_operand(kernel):

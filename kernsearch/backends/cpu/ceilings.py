@@ -10,7 +10,9 @@ from .. import ceilings as seam
 from . import compiler, pool
 
 SOURCE = "common/c/ceilings.c"
-CHAINS = 12  # independent multiply-adds of a round, as in the source
+PAIRS_SOURCE = "common/c/pair_ceilings.c"
+CHAINS = 12  # independent multiply-adds of a round, as in the sources
+TILE_FLOPS = 4 * 2 * 16 * 16 * 32  # of a round of tiles
 REPEATS = 4  # a ceiling is the best of these
 RUN_S = 0.004  # how long one run should take
 BLOCK = 8 * 64  # slices are multiples of this
@@ -33,12 +35,13 @@ def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
         dtype: str(compiler.build(SOURCE, "ks_ceiling_fma", device, name="ceilings", defines={"KS_DOUBLE": wide}).path)
         for dtype, wide in (("float32", 0), ("float64", 1))
     }
+    objects |= {unit: _pairs(device, unit) for unit in UNIT_FLAGS if device.facts.get(unit)}
     bench, threads = _Bench(device, runner, objects), device.threads
     levels = bench.levels()
-    flops_one = {dtype: bench.flops(dtype, 1) for dtype in objects}
+    flops_one = {name: bench.flops(name, 1) for name in objects}
     read_one = {name: bench.read(threads * size if name == "memory" else size, 1) for name, size in levels.items()}
     return {
-        "flops": {dtype: max(bench.flops(dtype, threads), rate) for dtype, rate in flops_one.items()},
+        "flops": {name: max(bench.flops(name, threads), rate) for name, rate in flops_one.items()},
         "flops_one": flops_one,
         "read": {name: max(bench.read(levels[name], threads), rate) for name, rate in read_one.items()},
         "read_one": read_one,
@@ -47,6 +50,18 @@ def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
         "parallel_s": bench.start(threads) if threads > 1 else 0.0,
         "busy": bench.busy,
     }
+
+
+# flags of the compiler for each unit that multiplies pairs of bfloat16
+UNIT_FLAGS = {"avx512_bf16": ("-DKS_AMX=0", "-mavx512bf16"), "amx_bf16": ("-DKS_AMX=1", "-mamx-tile", "-mamx-bf16")}
+
+
+def _pairs(device: Device, unit: str) -> str:
+    """The object with the ceiling of a unit."""
+    letters = {"KS_MR": 16, "KS_NR": 16, "KS_KU": 1}
+    flags = UNIT_FLAGS[unit]
+    built = compiler.build(PAIRS_SOURCE, "ks_ceiling_pairs", device, name="ceilings", defines=letters, flags=flags)
+    return str(built.path)
 
 
 class _Bench:
@@ -74,10 +89,10 @@ class _Bench:
         found["memory"] = self.memory // d.threads
         return {level: max(size // BLOCK, 1) * BLOCK for level, size in found.items()}
 
-    def best(self, entry: str, threads: int, rounds: int, size: int = 0, dtype: str = "float32") -> float:
+    def best(self, entry: str, threads: int, rounds: int, size: int = 0, name: str = "float32") -> float:
         """Seconds of the fastest run; tried again a few times while the threads had to wait for cores."""
         buffers = (self.results, self.source, self.target)
-        call = seam.Call(self.objects[dtype], entry, buffers, (rounds, size), threads)
+        call = seam.Call(self.objects[name], entry, buffers, (rounds, size), threads)
         fastest = math.inf
         for _ in range(TRIES):
             samples = self.runner.run(call, REPEATS)
@@ -88,13 +103,17 @@ class _Bench:
             self.busy = True
         return max(fastest, 1e-9)
 
-    def flops(self, dtype: str, threads: int) -> float:
+    def flops(self, name: str, threads: int) -> float:
+        """FLOP/s of a dtype, or of a unit by its name."""
+        dtype = "float64" if name == "float64" else "float32"
         size = {"float32": 4, "float64": 8}[dtype]
         self.runner.fill(self.results, 128 * self.device.threads // size, dtype, 0.5)  # neither grows nor vanishes
-        each = CHAINS * 2 * self.device.vector_bytes // size
+        vector = CHAINS * 2 * self.device.vector_bytes // size
+        each = {"amx_bf16": TILE_FLOPS, "avx512_bf16": 2 * vector}.get(name, vector)
+        entry = "ks_ceiling_pairs" if name in UNIT_FLAGS else "ks_ceiling_fma"
         trial = 10_000
-        rounds = max(trial, round(trial * RUN_S / self.best("ks_ceiling_fma", threads, trial, dtype=dtype)))
-        return threads * rounds * each / self.best("ks_ceiling_fma", threads, rounds, dtype=dtype)
+        rounds = max(trial, round(trial * RUN_S / self.best(entry, threads, trial, name=name)))
+        return threads * rounds * each / self.best(entry, threads, rounds, name=name)
 
     def read(self, size: int, threads: int) -> float:
         rounds = max(1, round(RUN_S / self.best("ks_ceiling_read", threads, 1, size)))

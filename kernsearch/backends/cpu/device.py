@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -15,6 +16,13 @@ from ...settings import get as get_settings
 # instruction class -> (bytes of a vector register, how many there are)
 ISA = {"avx512": (64, 32), "avx2": (32, 16), "sse2": (16, 16), "neon": (16, 32), "scalar": (8, 16)}
 AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"}
+# what multiplies pairs of bfloat16 -> (flags it needs, what names of devices that have it end in)
+PAIRS = {
+    "avx512_bf16": ({"avx512_bf16"}, "-bf16"),
+    "amx_bf16": ({"avx512_bf16", "amx_tile", "amx_bf16"}, "-amx"),
+}
+_ARCH_GET_XCOMP_SUPP, _XTILEDATA = 0x1021, 1 << 18  # <asm/prctl.h>: which extended registers the system knows
+_SYS_ARCH_PRCTL = 158  # of x86_64
 # AMD sells many generations as "AMD EPYC": (family, first model, last model)
 ZEN = {
     (23, 0x00, 0x2F): "zen1", (23, 0x30, 0xFF): "zen2",
@@ -41,15 +49,19 @@ def this_device() -> Device:
 def _device(threads: int, cores: int) -> Device:
     machine = platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
     info = cpu_info()
-    isa = isa_of(machine, set(info.get("flags", info.get("Features", "")).split()))
+    flags = set(info.get("flags", info.get("Features", "")).split())
+    isa = isa_of(machine, flags)
+    units = pairs_of(isa, flags, tiles_granted())
+    kind = isa + "".join(PAIRS[unit][1] for unit in units[-1:])
     name, slug = names_of(info, machine)
     vector_bytes, vector_registers = ISA[isa]
     caches = cache_bytes()
     facts = {
         "threads": threads, "cores": cores, "isa": isa, "vector_bytes": vector_bytes,
         "vector_registers": vector_registers, **caches, "l3_count": l3_count(), "memory_bytes": memory_bytes(),
+        **{unit: int(unit in units) for unit in PAIRS},
     }  # fmt: skip
-    return Device("cpu", 0, name, f"{machine}-{isa}", f"cpu-{slug}-{isa}-{threads}t", facts)
+    return Device("cpu", 0, name, f"{machine}-{kind}", f"cpu-{slug}-{kind}-{threads}t", facts)
 
 
 def isa_of(machine: str, flags: set[str]) -> str:
@@ -61,6 +73,25 @@ def isa_of(machine: str, flags: set[str]) -> str:
             return "avx512"
         return "avx2" if flags >= {"avx2", "fma"} else "sse2"
     return "scalar"
+
+
+def pairs_of(isa: str, flags: set[str], tiles: bool) -> tuple[str, ...]:
+    """The units that multiply pairs of bfloat16, the widest last. `tiles`: the system grants the tile registers.
+
+    Kernels for them use AVX-512 besides, so units of CPUs whose kernels have narrower vectors do not count.
+    """
+    has = (name for name, (needs, _) in PAIRS.items() if flags >= needs and (tiles or "amx_tile" not in needs))
+    return tuple(has) if isa == "avx512" else ()
+
+
+def tiles_granted() -> bool:
+    """Does the system let processes that ask for it use the tile registers of AMX? Asks for nothing itself: a kernel
+    that uses them does when it is loaded."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    known = ctypes.c_uint64(0)
+    failed = ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_GET_XCOMP_SUPP, ctypes.byref(known))
+    return not failed and bool(known.value & _XTILEDATA)
 
 
 def cpu_info(path: str = "/proc/cpuinfo") -> dict[str, str]:

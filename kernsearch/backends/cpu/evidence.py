@@ -12,6 +12,7 @@ _X86_JUMP = re.compile(r"^(j[a-z]+|loop[a-z]*)$")
 _ARM_JUMP = re.compile(r"^(b|b\.?[a-z]{2}|cbn?z|tbn?z)$")
 _X86_ARITHMETIC = re.compile(r"^v?(fn?m(add|sub)[a-z0-9]*|add|sub|mul|div|max|min|sqrt)(\d{3})?[ps][sdh]$|^vdpbf16ps$")
 _ARM_ARITHMETIC = re.compile(r"^(fml[as]|fn?madd|fadd|fsub|fmul|fdiv|fmax|fmin|fmaxnm|fminnm|bfdot|bfmmla)$")
+_TILE_ARITHMETIC = re.compile(r"^tdp[a-z0-9]+$")  # AMX: 16 rows of 64 bytes
 _WIDTHS = ((re.compile(r"%zmm\d"), 64), (re.compile(r"%ymm\d"), 32), (re.compile(r"%xmm\d"), 16))
 _ARM_VECTOR = re.compile(r"\b(?:v\d+\.|q\d+)")
 _ARM_SCALAR = re.compile(r"\b[sdh]\d+\b")
@@ -30,8 +31,10 @@ class _Instruction:
         return 16 if _ARM_VECTOR.search(self.operands) else 8 if _ARM_SCALAR.search(self.operands) else 0
 
     def lanes_bytes(self) -> int:
-        """Bytes of results it computes when it is floating-point arithmetic, else 0."""
+        """Bytes of results (of one row, where it computes a tile) when it is floating-point arithmetic, else 0."""
         if self.x86:
+            if _TILE_ARITHMETIC.match(self.name):
+                return 64
             if not _X86_ARITHMETIC.match(self.name):
                 return 0
             return {"s": 4, "d": 8, "h": 2}[self.name[-1]] if self.name[-2] == "s" else self.width()
@@ -52,7 +55,7 @@ class _Loop:
     frame: bool
 
     def work(self) -> int:
-        return sum(instruction.lanes_bytes() for instruction in self.body)
+        return sum(i.lanes_bytes() * (16 if _TILE_ARITHMETIC.match(i.name) else 1) for i in self.body)
 
 
 def read(assembly: str) -> dict[str, int | float | str]:
