@@ -15,7 +15,7 @@ from kernsearch.spaces.gemm.peers import PEERS
 import kernsearch.peers as peers
 from kernsearch import registry
 from kernsearch.device import Device
-from kernsearch.errors import PeerError, ProblemError
+from kernsearch.errors import DeviceError, PeerError, ProblemError
 from kernsearch.peers.bench import HANDICAPS
 from kernsearch.peers.child import aligned, projection
 from kernsearch.peers.host import Child
@@ -74,6 +74,11 @@ def test_activations_of_large_values_do_not_overflow():
 
 
 # bad requests
+
+
+def test_a_problem_that_memory_does_not_hold_is_refused_before_any_library_starts():
+    with pytest.raises(DeviceError, match=r"its arrays and their float64 reference take .* GiB"):
+        peers.bench("gemm", shape=(1000000, 1000000, 1000000), device="cpu")
 
 
 def test_an_unknown_peer_is_named_with_what_there_is():

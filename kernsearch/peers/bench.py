@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import backends, registry
+from ..candidate import check_memory
 from ..errors import ProblemError
 from ..measure.samples import POLICY, Sample, cold_bytes
 from ..measure.stats import geometric_mean, median_interval, shift_interval
@@ -90,13 +91,15 @@ def bench_problems(
     comes before the first result, as "first" of each library. `keep_going`: a library that fails at a problem gets an
     "error" there, and so does a problem at which we fail.
 
-    Raises PeerError for a library that is unknown, not installed, fails, or computes something else.
+    Raises PeerError for a library that is unknown, not installed, fails, or computes something else, DeviceError for a
+    problem that the device's memory does not hold.
     """
     against = tuple(dict.fromkeys(against))
     if rounds is not None and rounds < 3:
         raise ProblemError(f"rounds {rounds}: want at least 3, fewer give no interval")
     for problem in problems:
         check(problem, against, device.backend)
+        check_memory(problem, device)
     if device.backend != "cpu":
         from .device_bench import bench_device
 

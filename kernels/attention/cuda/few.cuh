@@ -28,8 +28,8 @@ constexpr int BLOCKS = 1;
 #endif
 constexpr int SENDERS = BLOCKS * SLICES, SHARE = BM * BE / BLOCKS;  // elements of the outputs that a block finishes
 constexpr int SUMS = 4 * SENDERS * SHARE, STATES = 8 * SENDERS * BM, TOTALS = 8 * BM;  // bytes
-constexpr int CHAINS = TILES * GROUPS < 4 ? 2 : 1;  // products that do not wait for each other, beside rows and keys
-constexpr int ROOM = (SUMS + STATES + TOTALS + 16 + 127) / 128 * 128;                   // of all of them, and a barrier
+constexpr int CHAINS = TILES * GROUPS < 4 ? 2 : 1;  // of products that do not wait for each other, of the same scores
+constexpr int ROOM = (SUMS + STATES + TOTALS + 16 + 127) / 128 * 128;  // of these, and a barrier
 static_assert(BM % 8 == 0 && BK % (16 * SLICES) == 0 && BD % 32 == 0 && BE % 64 == 0, "tiles of whole products");
 static_assert(SHARE % 8 == 0 && (SENDERS & (SENDERS - 1)) == 0, "shares of whole pieces, warps a power of two");
 static_assert(sizeof(KS_TYPE_Q) == 2 && sizeof(KS_TYPE_K) == 2 && sizeof(KS_TYPE_V) == 2, "operands of two bytes");
