@@ -6,6 +6,7 @@ table last and leaves everything else under $OUT (build/out where that is not se
     gpu-tests   every test that is marked gpu, a process a file
     probe       the device, its clocks under load, versions, `kernsearch doctor`
     tune        goes on with the studies in build/h200, least tuned problems first; $OUT/h200.tar.gz is their new state
+    tunes       single problems, as the lines of a file say: what one variant or a few configs come to
     quality     how near a search of 30 and of 120 seconds comes to the records
     table       the figures of the H200 in one run
     bench       one comparison, as `kernsearch bench` makes it
@@ -52,6 +53,8 @@ def main() -> None:
     tune.add_argument("--enough", type=float, default=600.0, help="problems tuned for so many seconds are left alone")
     tune.add_argument("--least", type=float, default=20.0, help="seconds of a problem, at least")
     tune.add_argument("--most", type=float, default=120.0, help="seconds of a problem, at most")
+    several = add("tunes", parts.tunes, "single problems")
+    several.add_argument("file", type=Path, help="arguments of `kernsearch tune` with a --timeout, a problem a line")
     quality = add("quality", parts.quality, "short searches against the records")
     quality.add_argument("--only", default="^gemm (2304x1544x4096|16x4096x4096|1543x2311x4095) bfloat16 .*none.*nn$")
     table = add("table", parts.figures, "the figures")

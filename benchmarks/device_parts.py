@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tarfile
 import tempfile
 import xml.etree.ElementTree as xml
@@ -119,10 +120,37 @@ def tune(deadline: Deadline, workload: Path, only: str, enough: float, least: fl
         best = f"{told['median_s'] * 1e6:.2f} us" if told.get("median_s") else "-"
         rows.append((key, f"{share:.0f} s", counts.get("measured", "-"), best, said))
     log("tune", logs)
-    with tarfile.open(out() / "h200.tar.gz", "w:gz") as archive:
-        archive.add(CACHE, CACHE.name, filter=lambda member: None if "/objects" in member.name else member)
+    _pack()
     table(("problem", "time", "measured", "best", "variant"), rows)
     return {"tuned": rows, "ledger": ledger}
+
+
+def tunes(deadline: Deadline, file: Path) -> Result:
+    """A line of the file holds the arguments of one `kernsearch tune`: a few configs or one variant of a problem."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    logs, rows = {}, []
+    for line in filter(None, (line.strip() for line in file.read_text().splitlines())):
+        words = shlex.split(line)
+        if deadline.left < float(words[words.index("--timeout") + 1]) + 2 * START_S:
+            rows.append((line, "-", "-", "no time left"))
+            continue
+        done = kernsearch(["tune", *words, "--device", "cuda", "--trials", "100000", "--json"], deadline.left)
+        logs[line] = done.text
+        told = json.loads(json_of(done.text) or "{}")
+        best = f"{told['median_s'] * 1e6:.2f} us" if "median_s" in told else "-"
+        config = " ".join(f"{letter}={value}" for letter, value in told.get("config", {}).items())
+        said = f"{told['variant']} {config}" if "variant" in told else done.last
+        rows.append((line, told.get("counts", {}).get("measured", "-"), best, said))
+        print(*rows[-1], sep="  ", flush=True)
+    log("tunes", logs)
+    _pack()
+    return {"tuned": rows}
+
+
+def _pack() -> None:
+    """Records, studies and rates, without what was compiled."""
+    with tarfile.open(out() / "h200.tar.gz", "w:gz") as archive:
+        archive.add(CACHE, CACHE.name, filter=lambda member: None if "/objects" in member.name else member)
 
 
 def _spent(entry: dict[str, Any], most: float) -> float:

@@ -17,4 +17,6 @@ def test_a_shipped_record_is_of_the_present_sources(path):
     assert path.name.startswith(records.stem(record.problem))
     assert {kernel.source for kernel in record.plan.kernels} <= set(record.fingerprint.sources)
     changed = [source for source, tokens in record.fingerprint.sources.items() if fingerprint.changed(source, tokens)]
-    assert not changed, "tune it again, or show that it still compiles to the same machine code"
+    assert not changed, (
+        "tune it again, or see by benchmarks/same_code.py that it still compiles to the same machine code"
+    )
