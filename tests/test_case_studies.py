@@ -208,11 +208,11 @@ def test_a_small_run_is_predicted_measured_and_judged_by_its_samples(name: str, 
         assert again["verdict"] == turned.get(c["verdict"], c["verdict"])
 
 
-def test_fast_math_is_refused_for_what_it_does_to_nan_and_is_timed_all_the_same(ran: Runs) -> None:
+def test_fast_math_is_refused_for_what_it_computes_and_is_timed_all_the_same(ran: Runs) -> None:
     told = ran("fast-math")
     plain, fast, *parts = told["arms"]
     assert "refused" not in plain and plain["evidence"]["gates"]["error"] <= 1
-    assert fast["refused"]["gate"] == "correctness" and "nan" in fast["refused"]["reason"].lower()
+    assert fast["refused"]["gate"] == "correctness" and fast["refused"]["reason"]
     assert len(fast["samples_s"]) == 5 and fast["evidence"]["gates"] == {}
     assert told["verdict"]["verdict"] == "refused"
     refused = [c["verdict"] == "refused" for c in told["comparisons"]]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends, registry
-from ..candidate import check_memory
 from ..records import Record
 from .finals import conclude
 from .outcome import Listener, Result
@@ -60,7 +59,6 @@ def run(
     backend, where = backends.resolve(device)
     options = {name: value for name, value in how.items() if name not in names}
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
-    check_memory(problem, where)
     with Session(registry.op(problem.op), problem, backend, where, request, listener) as session:
         session.explore()
         return conclude(session)

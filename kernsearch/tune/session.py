@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from .. import settings
 from ..backends import Backend, Compiled
-from ..candidate import Candidate
+from ..candidate import Candidate, check_memory
 from ..device import Device
 from ..errors import NothingSurvived, Rejected
 from ..gates import open_bench
@@ -93,6 +93,7 @@ class Session:
         self.store = lookup.store()
         self.store.check(self.device)
         named = sources.named(self.problem, self.store, self.request.warm_from)  # what is wrong is said at once
+        check_memory(self.problem, self.device)
         roof = ceilings.of(self.backend, self.device)
         if not self.backend.host_memory:
             self._open_bench()
