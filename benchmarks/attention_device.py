@@ -15,6 +15,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,34 +56,41 @@ def group(text: str) -> dict[str, Any]:
     return bench_problems(problems, against, device=device, rounds=asked["rounds"], keep_going=True)
 
 
-def host_cost(calls: int = 250, blocks: int = 40) -> dict[str, float]:
+def host_cost() -> dict[str, float]:
     """Microseconds that the host spends in a call on device arrays with `out` given, and in PyTorch's: of the shortest
-    decode of the figures, which is one launch of its record, and of a tiny problem that takes a default, two launches.
-    A device that is still at work does not hold up so few."""
+    decode of the figures, which is one launch of its record, and of a tiny problem that takes a default of two."""
+    import torch
+
+    decode, tiny = _host_cost(torch.bfloat16, 32, 4, 1, 1024, 128), _host_cost(torch.float16, 2, 2, 16, 16, 64)
+    return decode | {f"default_{name}": cost for name, cost in tiny.items()}
+
+
+def _host_cost(dtype: Any, heads: int, kv_heads: int, queries: int, keys: int, depth: int) -> dict[str, float]:
     import torch
 
     import kernsearch as ks
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    found = {}
-    for name, dtype, heads, kv_heads, queries, keys, depth in (
-        ("", torch.bfloat16, 32, 4, 1, 1024, 128), ("default_", torch.float16, 2, 2, 16, 16, 64),
-    ):  # fmt: skip
-        q, kept = (torch.ones(1, heads, queries, depth, dtype=dtype, device="cuda") for _ in range(2))
-        k, v = (torch.ones(1, kv_heads, keys, depth, dtype=dtype, device="cuda") for _ in range(2))
-        for what, call in (
-            ("attention_us", lambda: ks.attention(q, k, v, out=kept)),  # noqa: B023
-            ("torch_us", lambda: sdpa(q, k, v, enable_gqa=heads != kv_heads)),  # noqa: B023
-        ):
-            taken = []
-            for _ in range(blocks):
-                torch.cuda.synchronize()
-                started = time.perf_counter()
-                for _ in range(calls):
-                    call()
-                taken.append((time.perf_counter() - started) / calls * 1e6)
-            found[name + what] = statistics.median(taken[1:])
-    return found
+    q, kept = (torch.ones(1, heads, queries, depth, dtype=dtype, device="cuda") for _ in range(2))
+    k, v = (torch.ones(1, kv_heads, keys, depth, dtype=dtype, device="cuda") for _ in range(2))
+    return {
+        "attention_us": _microseconds(lambda: ks.attention(q, k, v, out=kept)),
+        "torch_us": _microseconds(lambda: sdpa(q, k, v, enable_gqa=heads != kv_heads)),
+    }
+
+
+def _microseconds(call: Callable[[], object], calls: int = 250, blocks: int = 40) -> float:
+    """Of the host in a call; a device that is still at work does not hold up so few."""
+    import torch
+
+    taken = []
+    for _ in range(blocks):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        taken.append((time.perf_counter() - started) / calls * 1e6)
+    return statistics.median(taken[1:])
 
 
 def sanitize(deadline: Deadline, tools: str) -> dict[str, Any]:
