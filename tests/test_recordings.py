@@ -49,6 +49,11 @@ def test_every_case_of_gpus_has_a_recording_from_one(name):
     assert "cuda-nvidia-h200-sm90a" in recordings.shipped(name)
 
 
+@pytest.mark.parametrize("name", [name for name, case in cases().items() if "cpu" in case.backends])
+def test_every_case_of_cpus_has_a_recording_from_one(name):
+    assert any(where.startswith("cpu-") for where in recordings.shipped(name))
+
+
 def test_recordings_are_taken_by_device_or_by_file(tmp_path, capsys):
     path = recordings.shipped("register-spill")["cuda-nvidia-h200-sm90a"]
     main(["case", "register-spill", "--from", "cuda-nvidia-h200-sm90a", "--json"])

@@ -94,6 +94,14 @@ def test_a_record_keeps_what_its_search_saw(home: Path) -> None:
     assert set(record.evidence.get("tied", [])) < set(record.evidence["finalists"])
 
 
+def test_letters_fixed_so_that_nothing_is_left_are_refused_in_a_study_that_goes_on_too(home: Path) -> None:
+    """Each value is one of its letter's; together they are a tile too small for any CPU."""
+    for _ in range(2):
+        with pytest.raises(ks.KernsearchError, match=r"gemm.*: no candidate is left to search; register_tiled: \w+"):
+            run("gemm", shape=SHAPE, variant="register_tiled", fix={"MR": 4, "NR": 4}, **QUICK)
+        run("gemm", shape=SHAPE, variant="register_tiled", **QUICK)
+
+
 def test_looking_at_a_slow_part_on_purpose_does_not_cost_the_faster_record(home: Path) -> None:
     whole = run("gemm", shape=(200, 180, 160), **QUICK)
     part = run("gemm", shape=(200, 180, 160), variant="contraction", timeout=5.0, trials=100)

@@ -186,7 +186,9 @@ class Prospects:
             wanted = ((p.seconds, Candidate.of(name, c)) for p, c in ranked if self.unwanted(name, c) is None)
             found += islice(wanted, PROPOSED)
         if not found:
-            raise SpaceError(f"{self.problem.key}: no candidate is left to search")
+            name, space = next(iter(spaces.items()))
+            reason = space.why_empty() or next((self.unwanted(name, c) for c in space.iterate()), None)
+            raise SpaceError(f"{self.problem.key}: no candidate is left to search; {name}: {reason}")
         found.sort()
         if not self._request.explores:
             self._best_s = found[0][0]
@@ -197,7 +199,7 @@ class Prospects:
         rng = random.Random(self._request.seed)
         glances: dict[str, float] = {}
         for name, space in spaces.items():
-            drawn = list(islice(space.guesses(rng, GUESSED), GLANCES)) or [next(space.iterate())]
+            drawn = list(islice(space.guesses(rng, GUESSED), GLANCES)) or list(islice(space.iterate(), 1))
             told = model.predict_all(self.variants[name], drawn, self.device, self.sizes, self._ceilings)
             glances[name] = min((p.seconds for p in told), default=math.inf)
         best = sorted(glances.values())[: FEW if self._many and len(glances) > FEW else None]

@@ -31,7 +31,7 @@ KS_DEVICE void ks_piece(uint32_t (&to)[4], const ks_rows_of<T> &of, const T *row
     uint4 v = make_uint4(0, 0, 0, 0);
     if (Way == KS_ONE_BY_ONE)
         v = ks_gather(row + column * of.along, of.along, of.across - column);
-    else if (Way == KS_ALL_PIECES || column < of.across)
+    else if (Way >= KS_ALL_PIECES || column < of.across)
         v = ks_load_once(row + column);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }

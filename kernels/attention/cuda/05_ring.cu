@@ -26,20 +26,27 @@ constexpr int RESIDENT = BM == 8 && BD + BE <= 256 ? ks_max(1, 12 / SLICES) : 1;
 constexpr int TURNED = BE + 4;  // elements from row to row while sums turn: no two lanes in one bank
 static_assert(STAGES * STAGE >= 4 * BM * TURNED, "sums turn around in the place of keys and values");
 
+// What takes the address of a piece to that of `by` more pieces, or of the same piece `by` rows on, less the constant
+// distance: whole 128 bytes, in which pieces are crossed with the last bits of the row. Of `by` the bits must be free in
+// the lane's own piece or row.
+KS_DEVICE constexpr int ks_crossed(int by) { return (by & 7) << 4; }
+
 // The rows of a warp's step from `first` on to `to`, its place in the ring.
 template <int Way, int Wide, class T>
 KS_DEVICE void ks_ask_rows(uint8_t *to, const ks_rows_of<T> &rows, int first) {
     constexpr int pieces = Wide / 8, turns = OWN * pieces / 32;
     const int lane = threadIdx.x % 32;
-    const ks_shared_t place = ks_shared(to);
-    if (Way == KS_ALL_PIECES && 32 % pieces == 0 && first + OWN <= rows.have) {  // a constant step from row to row
-        const int64_t step = 32 / ks_min(pieces, 32) * rows.step;
-        const T *from = rows.from + (first + lane / pieces) * rows.step + lane % pieces * 8;
+    if (Way >= KS_ALL_PIECES && 32 % pieces == 0 && first + OWN <= rows.have) {  // a constant step from row to row
+        constexpr int down = 32 / (pieces < 32 ? pieces : 32);                   // rows of a turn
+        const int64_t step = Way == KS_CLOSE_ROWS ? int64_t(Wide) : rows.step;
+        const T *from = rows.from + (first + lane / pieces) * step + lane % pieces * 8;
+        const ks_shared_t at = ks_shared(to) + ks_place<pieces>(lane / pieces, lane % pieces);
 #pragma unroll
-        for (int n = 0; n < turns; n++, from += step)
-            ks_copy_async<16>(place + ks_place<pieces>(32 / ks_min(pieces, 32) * n + lane / pieces, lane % pieces), from, 16);
+        for (int n = 0; n < turns; n++, from += down * step)
+            ks_copy_async<16>((at ^ ks_crossed(down * n)) + down * n * (2 * Wide), from, 16);
         return;
     }
+    const ks_shared_t place = ks_shared(to);
 #pragma unroll 1
     for (int n = 0; n < turns; n++) {
         const int row = (32 * n + lane) / pieces, piece = (32 * n + lane) % pieces, column = 8 * piece;
@@ -48,7 +55,7 @@ KS_DEVICE void ks_ask_rows(uint8_t *to, const ks_rows_of<T> &rows, int first) {
         if (Way == KS_ONE_BY_ONE) {
             *reinterpret_cast<uint4 *>(to + at) = ks_gather(from + column * rows.along, rows.along, rows.across - column);
         } else {
-            const bool there = Way == KS_ALL_PIECES || column < rows.across;
+            const bool there = Way >= KS_ALL_PIECES || column < rows.across;
             ks_copy_async<16>(place + at, there ? from + column : from, there ? 16 : 0);
         }
     }
@@ -99,12 +106,14 @@ struct ks_operands {
     }
 
     KS_DEVICE void key(int, int u, int s, uint32_t (&a)[4]) const {
-        const int lane = threadIdx.x % 32, row = 16 * u + lane % 16, piece = 2 * s + lane / 16;
-        ks_load_matrices(a, ks_shared(keys_in(slot) + ks_place<BD / 8>(row, piece)));
+        const int lane = threadIdx.x % 32;
+        const ks_shared_t at = ks_shared(keys_in(slot)) + ks_place<BD / 8>(lane % 16, lane / 16);
+        ks_load_matrices(a, (at ^ ks_crossed(2 * s)) + 2 * (s & ~3) * 16 + 16 * u * (2 * BD));
     }
     KS_DEVICE void value(int, int u, int n, uint32_t (&a)[4]) const {
-        const int lane = threadIdx.x % 32, row = 16 * u + lane % 8 + lane / 16 * 8, piece = 2 * n + lane / 8 % 2;
-        ks_load_matrices_transposed(a, ks_shared(values_in(slot) + ks_place<BE / 8>(row, piece)));
+        const int lane = threadIdx.x % 32;
+        const ks_shared_t at = ks_shared(values_in(slot)) + ks_place<BE / 8>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+        ks_load_matrices_transposed(a, (at ^ ks_crossed(2 * n)) + 2 * (n & ~3) * 16 + 16 * u * (2 * BE));
     }
     KS_DEVICE static void query(const ks_rows_of<KS_TYPE_Q> &row, uint32_t (&q)[ACROSS][4]) {
 #pragma unroll

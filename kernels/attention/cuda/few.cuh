@@ -43,9 +43,9 @@ __device__ __noinline__ uint4 ks_gather(const T *from, int64_t along, int count)
     return b.w[0];
 }
 
-// How the pieces of an operand are read: one by one; 8 elements at once, all there or none; and all there, from rows that
-// lie within 2^31 elements of the first.
-enum ks_ways { KS_ONE_BY_ONE, KS_PIECES, KS_ALL_PIECES };
+// How the pieces of an operand are read: one by one; 8 elements at once, all there or none; all there, from rows that lie
+// within 2^31 elements of the first; and from rows without a gap between them, whose addresses differ by constants.
+enum ks_ways { KS_ONE_BY_ONE, KS_PIECES, KS_ALL_PIECES, KS_CLOSE_ROWS };
 
 // Rows of an operand: row k begins at `from` + k `step`, k < have; its `across` elements are `along` apart.
 template <class T>
@@ -58,7 +58,7 @@ struct ks_rows_of {
     template <int Way>
     KS_DEVICE const T *row(int k) const {
         k = ks_min(k, have - 1);
-        return Way == KS_ALL_PIECES ? from + uint32_t(k) * uint32_t(step) : from + k * step;
+        return Way >= KS_ALL_PIECES ? from + uint32_t(k) * uint32_t(step) : from + k * step;
     }
     // The rows from element `column` of each on.
     KS_DEVICE ks_rows_of beside(int column) const {
@@ -285,16 +285,18 @@ KS_DEVICE void ks_finish(
         const int row = low + (n * SLICES + slice) * beside + lane / across, kept = ks_min(row, BM - 1);
         float most = -KS_INFINITY, sum = 0;
 #pragma unroll
-        for (int s = lane % across; s < SENDERS; s += across) most = fmaxf(most, room.states[s * BM + kept].x);
+        for (int s = lane % across; s < SENDERS; s += across)
+            if (row == kept) most = fmaxf(most, room.states[s * BM + row].x);
 #pragma unroll
         for (int gap = 1; gap < across; gap *= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, gap));
         const float shift = by.shift(most);
 #pragma unroll
         for (int s = lane % across; s < SENDERS; s += across) {
-            float2 &state = room.states[s * BM + kept];
+            if (row != kept) continue;  // the last row belongs to other lanes, which write
+            float2 &state = room.states[s * BM + row];
             const float weight = ks_ex2_flushed(state.x * by.sharp - shift);
             sum = fmaf(state.y, weight, sum);
-            if (row == kept) state.x = weight;
+            state.x = weight;
         }
 #pragma unroll
         for (int gap = 1; gap < across; gap *= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, gap);
@@ -411,7 +413,9 @@ KS_DEVICE void ks_attend_few(const ks_args &x, uint8_t *memory) {
     }
     const int steps = (range.have + BK - 1) / BK;
     uint8_t *const apart = memory + ROOM;
-    if (all)
+    if (all && step_k == BD && step_v == BE)
+        ks_attend(x, i, range, ks_operands<KS_CLOSE_ROWS>(keys, values, steps, apart), by, rows, q, sums);
+    else if (all)
         ks_attend(x, i, range, ks_operands<KS_ALL_PIECES>(keys, values, steps, apart), by, rows, q, sums);
     else if (whole)
         ks_attend(x, i, range, ks_operands<KS_PIECES>(keys, values, steps, apart), by, rows, q, sums);

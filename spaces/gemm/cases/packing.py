@@ -12,9 +12,22 @@ KERNELS = {
     "A packed": "packed_a",
     "none packed": "unpacked",
 }
-COPIES = "with 64 columns a packed block is read too seldom to pay for its copy, which takes longer than the model says"
-HIDDEN = "what B costs, which neither arm packs, is more than the model says, and hides what the few rows of A cost"
-NOTES = {("none packed", "A and B packed", TALL): COPIES, ("none packed", "A packed", FLAT): HIDDEN}
+COPIES = (
+    "with 64 columns a packed block is read too seldom to pay for its copy. Rows of A that are not packed lie 16 KB "
+    "apart, and the model lets them evict each other, which caches of many ways do less: of 4064 elements a row it is "
+    "right"
+)
+APART = "the model lets rows of A that lie 4 KB apart evict each other, which caches of many ways do less"
+WAITS = (
+    "B costs more than the model says and hides what the few rows of A cost; and one thread alone ties: more threads "
+    "wait for each other at every block of A that is packed, longer than the model says"
+)
+NOTES = {
+    ("none packed", "A and B packed", TALL): COPIES,
+    ("B packed", "A and B packed", TALL): COPIES,
+    ("none packed", "A packed", FLAT): WAITS,
+    ("B packed", "A and B packed", SQUARE): APART,
+}
 
 
 def tile(device: Device) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.device import Device
 
+from .split_k import SETS
+
 SMALL, SQUARE, VECTOR, DEEP = (64, 64, 64), (1024, 1024, 1024), (1, 4096, 4096), (64, 64, 16384)
 WOKEN = (
     "the model charges a section on all threads as it was measured, right after another one; here the "
@@ -26,8 +28,9 @@ def arms(device: Device) -> tuple[Arm, ...]:
         found.append(Arm(alone, shape, (kernel,), dtype="float32", threads=1))
         found.append(Arm(_label(shape, every), shape, (kernel,), dtype="float32", like=alone))
     slabs = {"SPLIT": min((n for n in (2, 3, 4, 6, 8, 16) if n >= every), default=16)}
-    found.append(Arm(_label(DEEP, every, " along K"), DEEP, ("unpacked_k+combine",), slabs, dtype="float32"))
-    found.append(Arm(_label(SQUARE, every, " along K"), SQUARE, ("split_k+combine",), slabs, dtype="float32"))
+    for shape, kernel in ((DEEP, "unpacked_k+combine"), (SQUARE, "split_k+combine")):  # in the same tiles
+        along = _label(shape, every, " along K")
+        found.append(Arm(along, shape, (kernel,), slabs, dtype="float32", like=_label(shape, 1)))
     return tuple(found)
 
 
@@ -36,8 +39,9 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     more, other = f"{every} threads instead of one", "along K instead of rows or columns"
     found = [(more, shape, _label(shape, 1), _label(shape, every)) for shape in (SMALL, SQUARE, VECTOR, DEEP)]
     found += [(other, shape, _label(shape, every), _label(shape, every, " along K")) for shape in (DEEP, SQUARE)]
+    notes = {(more, SMALL): WOKEN, (other, DEEP): SETS}
     return tuple(
-        Comparison(f"{what}, {'x'.join(map(str, s))}", before, after, note=WOKEN if s == SMALL else "")
+        Comparison(f"{what}, {'x'.join(map(str, s))}", before, after, note=notes.get((what, s), ""))
         for what, s, before, after in found
     )
 
