@@ -3,7 +3,8 @@
     from kernsearch.torch_ops import attention
     o = attention(q, k, v, causal=True)
 
-Tensors on a CPU or a GPU; no gradients are recorded. Errors are those of the functions of `kernsearch`.
+Tensors on a CPU or a GPU; no gradients are recorded. Errors are those of the functions of `kernsearch`, also for
+tensors of several devices or that are not strided.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import numpy as np
 import torch
 
 import kernsearch
+from kernsearch.errors import ArrayError, DtypeError
+
+_FARTHEST = 1 << 62
 
 
 def attention(
@@ -26,7 +30,16 @@ def attention(
     query_offset: int | None = None,
 ) -> torch.Tensor:
     """`kernsearch.attention` as the operator kernsearch::attention: tensors (batch, heads, length, dim)."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"{name} is {type(x).__name__}: want a torch.Tensor")
+        if x.device != q.device:
+            raise ArrayError(f"q is on {q.device}, {name} on {x.device}: want one device")
+        if x.layout != torch.strided:
+            raise ArrayError(f"{name} is {x.layout}: want a strided tensor")
     mask = causal if isinstance(causal, str) else "bottom-right" if causal else "none"
+    if isinstance(query_offset, int):  # beyond so many keys it makes no difference
+        query_offset = max(-_FARTHEST, min(_FARTHEST, query_offset))
     result: torch.Tensor = torch.ops.kernsearch.attention(q, k, v, mask, scale, query_offset)
     return result
 

@@ -90,6 +90,19 @@ def test_wrong_predictions_are_named_with_what_the_model_leaves_out(recorded: di
     assert "None: no change went another way" in markdown(judged(recorded), ())
 
 
+@pytest.mark.parametrize(("slower", "explained"), [(None, True), (False, True), (True, False)])
+def test_a_note_explains_only_the_way_that_it_was_written_for(
+    recorded: dict[str, Any], slower: bool | None, explained: bool
+) -> None:
+    """The change took half of what was predicted; a note on why it takes longer is none on that."""
+    recorded["comparisons"][1]["slower"] = slower
+    told = judged(recorded)
+    (found,) = wrong(told)
+    assert bool(found["note"]) is explained
+    said = "Why: why it is off." if explained else "No explanation is recorded."
+    assert said in markdown(told, ())
+
+
 def test_a_prediction_within_the_interval_is_not_wrong(recorded: dict[str, Any]) -> None:
     recorded["arms"][2]["samples_s"] = [1e-3, 2e-3, 5e-4] * 5
     recorded["arms"][2]["predicted_s"] = 0.98e-3

@@ -24,6 +24,7 @@ from kernsearch.report.explain import explained, explanation
 from kernsearch.report.explained import print_explanation
 from kernsearch.report.setting import here
 from kernsearch.search.tpe import importances
+from kernsearch.tune import run
 
 SHIPPED = sorted((shipped_folder() / "cuda-nvidia-h200-sm90a").glob("*.json"))
 HOPPER = [path for path in SHIPPED if path.name.startswith("gemm_")]
@@ -68,6 +69,17 @@ def test_steps_are_timed_in_turns_where_that_is_asked_for(tmp_path: Path, monkey
     assert all(step["measured_s"] > 0 and step["measured_in"] == "rounds" for step in told["steps"])
     assert told["steps"][-1]["config"] == plain["steps"][-1]["config"]  # the winner is timed as it is
     assert "round 9 of 9" in said and any(text.startswith("gates: ") for text in said)
+
+
+@pytest.mark.timeout(300)
+def test_a_record_keeps_what_the_steps_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
+    know_rates(tmp_path)
+    made = run("softmax", shape=(16, 300), trials=3, timeout=20.0)
+    timed = explanation("softmax", shape=(16, 300), measure=1)["steps"]
+    for told in (explanation("softmax", shape=(16, 300)), explained(read(made.path))):
+        again = [(step["candidate"], step["config"], step["measured_s"], step["measured_in"]) for step in told["steps"]]
+        assert again == [(s["candidate"], s["config"], s["measured_s"], "rounds") for s in timed]
 
 
 def test_a_step_whose_configs_are_refused_says_by_which_gate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_is_kept(tmp_path: Path) ->
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert said.strip().splitlines()[-1] == (
-        "kernsearch: interrupted; no record was changed, and trials that had ended are kept"
+        "kernsearch: interrupted; no record was changed, and trials of `tune` that had ended are kept"
     )
     assert until(lambda: all(map(gone, family)))
     assert finished(tmp_path) >= 1 and not list(tmp_path.glob("records/*/*.json"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+import kernsearch as ks  # noqa: E402
 from kernsearch import torch_ops  # noqa: E402
-from kernsearch.errors import ArrayError  # noqa: E402
+from kernsearch.errors import ArrayError, DtypeError  # noqa: E402
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -53,3 +54,25 @@ def test_what_does_not_fit_is_said_in_one_line(place):
     q, k, v = some(place, torch.float32, (1, 2, 7, 8), (1, 2, 9, 4), (1, 2, 9, 5))
     with pytest.raises(ArrayError, match="want the same dim"):
         torch_ops.attention(q, k, v)
+    with pytest.raises(DtypeError, match=r"k is ndarray: want a torch\.Tensor"):
+        torch_ops.attention(q, k.cpu().numpy(), v)
+    with pytest.raises(ArrayError, match=f"q is on {q.device}, v on meta: want one device"):
+        torch_ops.attention(q, k, v.to("meta"))
+    with pytest.raises(ArrayError, match=r"q is torch\.sparse_coo: want a strided tensor"):
+        torch_ops.attention(q.to_sparse(), k, v)
+
+
+def test_offsets_may_be_any_whole_number(place):
+    q, k, v = some(place, torch.float32, (1, 2, 7, 8), (1, 2, 9, 8), (1, 2, 9, 5))
+    every = torch_ops.attention(q, k, v)
+    torch.testing.assert_close(torch_ops.attention(q, k, v, causal=True, query_offset=1 << 70), every)
+    assert not torch_ops.attention(q, k, v, causal=True, query_offset=-(1 << 70)).any()
+
+
+def test_tensors_that_numpy_cannot_read_are_said_in_one_line():
+    x = torch.ones(1, 2, 3, 4)
+    for given, words in ((x.bfloat16(), "BFloat16"), (x.requires_grad_(), "requires grad")):
+        for call in (lambda a: ks.attention(a, a, a), lambda a: ks.softmax(a), lambda a: ks.matmul(a[0, 0], a[0, 0].T)):
+            with pytest.raises(DtypeError, match=f"is Tensor, which NumPy cannot read .*{words}") as error:
+                call(given)
+            assert "\n" not in str(error.value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import kernsearch as ks
-from kernsearch import backends, registry
+from kernsearch import backends, records, registry
 from kernsearch.candidate import Candidate
 from kernsearch.model import ceilings
 from kernsearch.tune import Event, Request, parse_fix, run
@@ -100,6 +101,21 @@ def test_letters_fixed_so_that_nothing_is_left_are_refused_in_a_study_that_goes_
         with pytest.raises(ks.KernsearchError, match=r"gemm.*: no candidate is left to search; register_tiled: \w+"):
             run("gemm", shape=SHAPE, variant="register_tiled", fix={"MR": 4, "NR": 4}, **QUICK)
         run("gemm", shape=SHAPE, variant="register_tiled", **QUICK)
+
+
+@pytest.mark.parametrize("created", ["meanwhile", "2020-01-01T00:00:00+00:00"])
+def test_a_faster_record_stays_if_another_run_made_it_meanwhile(home: Path, created: str) -> None:
+    first = run("gemm", shape=SHAPE, **QUICK)
+    assert first.record.measurement is not None
+    faster = msgspec.structs.replace(first.record.measurement, median_s=1e-9)
+
+    def other(event: Event) -> None:
+        when = records.now() if created == "meanwhile" else created
+        records.write(msgspec.structs.replace(first.record, measurement=faster, created=when), home / "records")
+
+    second = run("gemm", shape=SHAPE, listener=other, early_stop=0.0, timeout=15.0, trials=8)
+    assert second.recorded is (created != "meanwhile")
+    assert (records.read(second.path).measurement == faster) is (created == "meanwhile")
 
 
 def test_looking_at_a_slow_part_on_purpose_does_not_cost_the_faster_record(home: Path) -> None:

@@ -65,8 +65,9 @@ class Arm:
 class Comparison:
     """Does going from one arm to another pay?
 
-    per   "call" compares seconds, "flop" seconds for each operation
-    note  what the model leaves out of this change: told where its prediction is wrong
+    per     "call" compares seconds, "flop" seconds for each operation
+    note    what the model leaves out of this change: told where its prediction is wrong
+    slower  what the note explains: that the change takes longer than predicted, or that it takes less (None: either)
     """
 
     label: str
@@ -74,6 +75,7 @@ class Comparison:
     after: str
     per: str = "call"
     note: str = ""
+    slower: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
             {
                 **{key: declared[key] for key in ("label", "before", "after", "per")},
                 "note": declared.get("note", ""),
+                "slower": declared.get("slower"),
                 "predicted": predicted,
                 "predicted_verdict": word(predicted, predicted, predicted),
                 "measured": value,
@@ -98,8 +99,9 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def wrong(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The comparisons of judged data that went another way than the model said: to another verdict, and so that its
-    ratio is not in the interval. What was refused has no way to go."""
-    return [c for c in data["comparisons"] if c["verdict"] not in (c["predicted_verdict"], "refused") and _outside(c)]
+    ratio is not in the interval. What was refused has no way to go. A note that explains the opposite is left out."""
+    off = [c for c in data["comparisons"] if c["verdict"] not in (c["predicted_verdict"], "refused") and _outside(c)]
+    return [c if c["slower"] in (None, c["measured"] > c["predicted"]) else {**c, "note": ""} for c in off]
 
 
 def _outside(comparison: Mapping[str, Any]) -> bool:

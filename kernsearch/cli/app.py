@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
         complain(error.format_message())
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        complain("interrupted; no record was changed, and trials that had ended are kept")
+        complain("interrupted; no record was changed, and trials of `tune` that had ended are kept")
         sys.exit(130)
     except _ReaderGone:  # that is the reader's right; what is still to be flushed goes nowhere
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+PLAIN_EVERY_S = 5.0  # between lines of progress where there is no terminal
 _MORE = "kernsearch.options"  # where the context keeps what --option gives
 
 
@@ -145,11 +147,18 @@ def use_space(path: str | None) -> None:
 
 
 def progress(quiet: bool) -> Callable[[str], None]:
-    """Prints what goes on to standard error, one line over the other where that is a terminal."""
+    """Prints what goes on to standard error: one line over the other where that is a terminal, now and then else."""
+    terminal, last = sys.stderr.isatty(), time.monotonic()
 
     def say(text: str) -> None:
-        if not quiet and sys.stderr.isatty():
+        nonlocal last
+        if quiet:
+            return
+        if terminal:
             click.echo(f"\r\033[K{text[:100]}", err=True, nl=False)
+        elif time.monotonic() - last >= PLAIN_EVERY_S:
+            last = time.monotonic()
+            click.echo(text, err=True)
 
     return say
 

@@ -235,7 +235,7 @@ class Store:
                     reasons.append(f"{name}: {record.variant}")
                     return Hit("default", record, tuple(reasons))
             if none:
-                reasons.append(f"no default of {problem.op} {problem.dtype} for {arch}")
+                reasons.append(f"no default of {problem.op} {problem.dtype} with these options for {arch}")
         raise CacheError(f"nothing can run {problem.key} on {device.key}: {'; '.join(dict.fromkeys(reasons[looked:]))}")
 
     def _defaults(self, problem: Problem, arch: str) -> Iterator[Record]:

@@ -88,7 +88,9 @@ def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             values = [int(part[key]) for part in compiled if key in part]
             if values:
                 row[heading] = size(max(values)) if key in _BYTES else str(max(values))
-        if "shared_bytes" in (found := arm.get("evidence", {})):  # with what the launch asks for
+        found = arm.get("evidence", {})
+        row.pop("shared memory", None)  # the compiler knows nothing of what the launch asks for
+        if "shared_bytes" in found:
             row["shared memory"] = size(found["shared_bytes"])
         if "occupancy" in found:
             row["blocks of a multiprocessor"] = str(found["occupancy"])
@@ -118,7 +120,7 @@ def _wrong(data: Mapping[str, Any]) -> Iterator[str]:
     if not found:
         yield "None: no change went another way than the model said.\n"
     for c in found:
-        note = f" Why: {plain(c['note'])}." if c.get("note") else ""
+        note = f" Why: {plain(c['note'])}." if c.get("note") else " No explanation is recorded."
         yield (f"- {plain(c['label'])}: the model said {c['predicted_verdict']}, {c['predicted']:.3f} of the time; "
                f"measured {c['verdict']}, {c['measured']:.3f} {plain(interval(*c['ci']))}.{note}")  # fmt: skip
     if found:

@@ -56,7 +56,7 @@ def print_case(data: Mapping[str, Any]) -> None:
     table(("change", "predicted", "measured", "99 %", "verdict"), changes)
     click.echo(f"\nverdict: {verdict_line(data)}")
     for c in wrong(data):
-        note = f": {c['note']}" if c.get("note") else ""
+        note = f": {c['note']}" if c.get("note") else "; no explanation is recorded"
         click.echo(f"wrong prediction: {c['label']}: {c['predicted_verdict']} was said, it {_IS[c['verdict']]}{note}")
 
 
@@ -74,7 +74,8 @@ def verdict_line(data: Mapping[str, Any]) -> str:
     if verdict["verdict"] == "tie":
         said = "within 1 % or within the noise"
     elif verdict["verdict"] == "refused":
-        said = f"it would take {said}"
+        low, high = verdict["ci"]
+        said = f"it would take {said}" + (", within the noise" if low <= 1 <= high else "")
     return f"{verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})"
 
 

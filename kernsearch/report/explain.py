@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from .. import backends, registry
 from ..claims import Claims, claims
 from ..derive import Derivation, Variant, annotation
@@ -26,7 +28,7 @@ def explanation(
 ) -> dict[str, Any]:  # fmt: skip
     """What `explain OP --shape …` prints, as plain data: from a record where one serves this problem here, else from
     the model, whose pick of each variant is ranked then; `rank` ranks them in any case. With `measure` so many configs
-    of each step's candidate are timed in turns (`timed_steps`)."""
+    of each step's candidate are timed in turns (`timed_steps`), and the record keeps what they take."""
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=backend.name, **options)
     try:
@@ -49,7 +51,13 @@ def explanation(
     if measure and told.get("steps"):
         from . import timed_steps
 
+        store = lookup.store()
+        if record is not None:
+            store.check(where)  # before anything is timed that could not be kept
         timed_steps.take(setting, told["steps"], backend, measure, listener=listener)
+        if record is not None:
+            evidence = record.evidence | {"steps": searched.timed_steps(told["steps"])}
+            store.write(msgspec.structs.replace(record, evidence=evidence))
     return told
 
 
@@ -138,21 +146,28 @@ def _steps(
     for name, program in zip(names, programs, strict=True):
         what = pictures.get(name, "") if before is not None else "the definition, a kernel for each value"
         after = claims(program, known, config)
-        rows.append(_row(name, what, after, before) | _candidate(setting, program.key, record))
+        rows.append(_row(name, what, after, before) | _candidate(setting, program.key, record, len(rows)))
         before = after
     named = {key: name for name, key in variant.program.keys.items()}
     said = ", ".join(annotation(step.site.choice, named) for step in variant.steps[len(variant.path) :])
     prediction = setting.predict(variant, config)
     row = _row("schedule", said, claims(variant, known, config), before) | _as_candidate(variant, config, prediction)
-    rows.append(row | searched.measured(record, variant.name, config))
-    return rows
+    kept = searched.timed_step(record, len(rows), variant.name)
+    found = _timed(kept[1]) if kept is not None else searched.measured(record, variant.name, config)
+    return [*rows, row | found]
 
 
-def _candidate(setting: Setting, program: str, record: Record | None) -> dict[str, Any]:
+def _timed(seconds: float) -> dict[str, Any]:
+    return {"measured_s": seconds, "measured_in": "rounds"}
+
+
+def _candidate(setting: Setting, program: str, record: Record | None, at: int) -> dict[str, Any]:
     """The plainest variant of a program that has a feasible config here; where nothing is known of the device, the
     plainest at all."""
     variants = [v for v in setting.derivation.variants if v.partition.key == program]
     for variant in sorted(variants, key=lambda v: (setting.derivation.length(v), v.name)):
+        if kept := searched.timed_step(record, at, variant.name):
+            return _as_candidate(variant, kept[0], setting.predict(variant, kept[0])) | _timed(kept[1])
         prediction, config = setting.pick(variant) or (None, None)
         if prediction is not None or setting.device is None:
             return _as_candidate(variant, config, prediction) | searched.measured(record, variant.name)

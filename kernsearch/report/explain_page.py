@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import FigureError
 from ..units import duration, operations, size, spelled
 from .explain_plot import pictures
-from .explained import RATES, bound_lines, measured_or_dash, runner_up_line, seconds_or_dash, time_rows
+from .explained import RATES, bound_lines, measured_or_dash, runner_up_line, seconds_or_dash, step_notes, time_rows
 from .page import html, plain, table
 
 _ALT = {"steps.svg": "time of each step's candidate, predicted and measured",
@@ -81,8 +81,10 @@ def _derivation(told: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str
         yield f"{plain(told['no_steps'])}\n"
     if not (steps := told.get("steps")):
         return
-    yield "Each step is shown by its plainest candidate, the last one by the winner: its schedule, all at once. " \
-          "A dash: neither the play-off nor the search has timed it.\n"  # fmt: skip
+    yield "Each step is shown by its plainest candidate, the last one by the winner: its schedule, all at once.\n"
+    for note in step_notes(steps):
+        yield f"- {plain(note)}"
+    yield ""
     yield from table(
         ("step", "what it does", "memory traffic", "launches"),
         [(row["rule"], row["what"], size(row["bytes"]), str(row["launches"])) for row in steps],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -64,6 +64,16 @@ def _steps(told: dict[str, Any]) -> None:
         for row in told["steps"]
     ]  # fmt: skip
     table(("step", "memory traffic", "launches", "candidate", "predicted", "measured", "what"), cells)
+    for line in step_notes(told["steps"]):
+        click.echo(f"  {line}")
+
+
+def step_notes(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What a reader of the table of steps has to know."""
+    if steps and steps[-1]["rule"] == "schedule":
+        yield "traffic: what kernels want of arrays, each element once; of the schedule what its tiles read, caches too"
+    if all(row["measured_in"] != "rounds" for row in steps):
+        yield "measured: what the search has timed; `--measure 2` times all steps side by side, and the record keeps it"
 
 
 def seconds_or_dash(seconds: float | None) -> str:

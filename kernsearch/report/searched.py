@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..candidate import Candidate
@@ -26,6 +26,22 @@ def measured(record: Record | None, variant: str, config: Mapping[str, int] | No
         return {"measured_s": seconds, "measured_in": "play-off"}
     seen = _searched(record).get("variants", {}).get(variant) if config is None else None
     return {"measured_s": seen, "measured_in": None if seen is None else "search"}
+
+
+def timed_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+    """What a record keeps of the steps that `explain --measure` has timed side by side, in their order."""
+    return [
+        {"variant": row["candidate"], "config": row["config"], "seconds": row["measured_s"]}
+        if row.get("measured_in") == "rounds" else None
+        for row in rows
+    ]  # fmt: skip
+
+
+def timed_step(record: Record | None, at: int, variant: str) -> tuple[dict[str, int], float] | None:
+    """Config and seconds that the record keeps of a step, if it is still of this variant."""
+    rows = [] if record is None else record.evidence.get("steps", [])
+    row = rows[at] if at < len(rows) else None
+    return (row["config"], row["seconds"]) if row is not None and row["variant"] == variant else None
 
 
 def runner_up(record: Record) -> dict[str, Any] | None:

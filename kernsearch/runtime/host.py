@@ -126,7 +126,7 @@ class HostPlan(plans.CallPlan):
         name = self.plan.operands[which].name
         if type(array) is not np.ndarray and libraries.of(array) is not None:
             raise ArrayError(f"{name} is {libraries.whereabouts(array)}, this plan runs on the CPU: want a NumPy array")
-        array = np.asarray(array)
+        array = on_host(name, array)
         if array.dtype != self.dtypes[name] and array.dtype.newbyteorder("=") != self.dtypes[name]:
             raise DtypeError(f"{name} is {array.dtype}: want {self.dtypes[name]}; nothing is converted")
         if array.shape != self.shapes[name]:
@@ -256,6 +256,17 @@ def checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> n
     if array.shape != shape:
         raise ArrayError(f"{name} has shape {array.shape}: want {shape}")
     return np.asarray(array)
+
+
+def on_host(name: str, array: Any) -> np.ndarray:
+    """An argument as a NumPy array. Raises DtypeError for what NumPy cannot read, like PyTorch's bfloat16."""
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise DtypeError(
+            f"{name} is {type(array).__name__}, which NumPy cannot read ({said}): want an array"
+        ) from error
 
 
 def output(array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

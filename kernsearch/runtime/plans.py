@@ -242,7 +242,11 @@ def load_problem(problem: Problem, device: Device, policy: str = "compatible") -
             if found is None:
                 if len(_plans) >= KEEP_PLANS:
                     _plans.clear()
-                hit = store.find(problem, device, policy)
+                try:
+                    hit = store.find(problem, device, policy)
+                except CacheError:
+                    registry.op(problem.op).root(problem)  # options that contradict each other say so
+                    raise
                 found = _plans[key] = _kind(device)(problem, device, hit, policy)
     return found
 

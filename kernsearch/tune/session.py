@@ -26,7 +26,7 @@ from ..measure import quick
 from ..model import ceilings, shown
 from ..plan import Plan
 from ..problem import Problem
-from ..records import lookup
+from ..records import lookup, now
 from ..search import DEFAULT, Ask, Past, Search, transfer
 from ..search.points import Advice
 from ..space import Op
@@ -62,7 +62,7 @@ class Session:
     def __init__(
         self, op: Op, problem: Problem, backend: Backend, device: Device, request: Request, listener: Listener
     ):
-        self.started = time.monotonic()
+        self.started, self.began = time.monotonic(), now()
         self.op, self.problem, self.backend, self.device, self.request = op, problem, backend, device, request
         self.jobs = request.jobs or int(device.cores)
         self.flops = op.flops(problem)

@@ -10,7 +10,7 @@ import numpy as np
 from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, output
+from kernsearch.runtime.host import HostPlan, on_host, output
 
 from . import DTYPES, on_device
 from .shapes import offset_of, parts, problem_of, scale_of, sizes
@@ -111,7 +111,7 @@ def _run(arrays: dict[str, np.ndarray], causal: bool, scale: float) -> None:
 
 
 def _operand(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
+    array = on_host(name, array)
     if array.dtype.newbyteorder("=").name not in DTYPES["cpu"]:
         raise DtypeError(f"{name} is {array.dtype}: want {', '.join(DTYPES['cpu'])}; nothing is converted")
     if array.ndim != 4:

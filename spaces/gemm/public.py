@@ -11,7 +11,7 @@ from kernsearch.errors import ArrayError, DtypeError, ProblemError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, checked, learn, output
+from kernsearch.runtime.host import HostPlan, checked, learn, on_host, output
 from kernsearch.runtime.strides import collapsed
 
 from . import ACTIVATIONS, OP, on_device
@@ -92,7 +92,7 @@ def _matmul(
     batch, (m, n, k) = _sizes(a2, b2, a, b)
     shape = (*batch, *((m,) if a.ndim > 1 else ()), *((n,) if b.ndim > 1 else ()))
     result = output(out, shape, dtype)
-    bias = None if bias is None else checked("bias", np.asarray(bias), (n,), dtype)
+    bias = None if bias is None else checked("bias", on_host("bias", bias), (n,), dtype)
     c = None if c is None else _addend(c, shape, dtype)
     if result.size == 0:
         return result
@@ -121,7 +121,7 @@ def _matmul(
 
 
 def _operand(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
+    array = on_host(name, array)
     if array.dtype.name not in _DTYPES:
         raise DtypeError(f"{name} is {array.dtype}: want {' or '.join(_DTYPES)}; nothing is converted")
     if array.ndim == 0:
@@ -144,7 +144,7 @@ def _sizes(
 
 def _addend(c: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        return checked("c", np.broadcast_to(np.asarray(c), shape), shape, dtype)
+        return checked("c", np.broadcast_to(on_host("c", c), shape), shape, dtype)
     except ValueError as error:
         raise ArrayError(f"c has shape {np.shape(c)}: want {shape}, or one that broadcasts to it") from error
 

@@ -14,7 +14,7 @@ from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
-from kernsearch.runtime.host import HostPlan, output
+from kernsearch.runtime.host import HostPlan, on_host, output
 
 from . import DTYPES, on_device
 from .shapes import MOST_MATRICES, STRETCHED, matrices
@@ -158,14 +158,14 @@ def axis_of(axis: int, dimensions: int) -> int:
 
 
 def _operand(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
+    array = on_host(name.lower(), array)
     if array.dtype.newbyteorder("=").name not in DTYPES["cpu"]:
         raise DtypeError(f"{name.lower()} is {array.dtype}: want {', '.join(DTYPES['cpu'])}; nothing is converted")
     return array
 
 
 def _other(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    array = np.asarray(array)
+    array = on_host(name.lower(), array)
     if name == "mask":
         if array.dtype != np.bool_:
             raise DtypeError(f"mask is {array.dtype}: want bool, True takes part")

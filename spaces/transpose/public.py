@@ -6,8 +6,6 @@ import math
 from functools import lru_cache
 from typing import Any, cast
 
-import numpy as np
-
 from kernsearch import registry
 from kernsearch.errors import ArrayError, DtypeError
 from kernsearch.launch import itemsize
@@ -15,7 +13,7 @@ from kernsearch.problem import Problem
 from kernsearch.runtime import libraries
 from kernsearch.runtime import plans as runtime
 from kernsearch.runtime.device import DevicePlan, view_on
-from kernsearch.runtime.host import HostPlan, output
+from kernsearch.runtime.host import HostPlan, on_host, output
 from kernsearch.runtime.libraries import Library
 from kernsearch.runtime.strides import check_apart
 
@@ -36,7 +34,7 @@ def transpose(x: Any, *, out: Any = None) -> Any:
     library = libraries.of(x) or libraries.of(out)
     if library is not None:
         return _on_device(x, out, library)
-    x = np.asarray(x)
+    x = on_host("x", x)
     dtype = x.dtype.newbyteorder("=")
     _fits(dtype.name, x.shape, "cpu")
     result = output(out, x.shape[::-1], dtype)

@@ -152,6 +152,11 @@ def test_what_does_not_fit_is_a_clear_error():
         (lambda: ks.attention(q, k, v, query_offset=1), ProblemError, "without causal"),
         (lambda: ks.attention(q, k, v, causal=True, query_offset=1.5), ProblemError, "want a whole number"),
         (lambda: ks.attention(q, k, v, scale="x"), ProblemError, "scale 'x': want a real number"),
+        (
+            lambda: ks.load("attention", shape=(1, 2, 9, 9, 8), query_offset=1),
+            ProblemError,
+            "query_offset without causal",
+        ),
         (lambda: ks.attention(q, k, v, out=np.empty((2, 4, 9, 6), np.float32)), ArrayError, "out has shape"),
     ):
         with pytest.raises(error, match=words):

@@ -35,7 +35,7 @@ def arms(device: Device) -> tuple[Arm, ...]:
 def comparisons(device: Device) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(f"a cluster of {m}x{n} instead of blocks alone, {'x'.join(map(str, shape))}",
-                   _label(shape, CLUSTERS[0]), _label(shape, (m, n)), note=FREE)
+                   _label(shape, CLUSTERS[0]), _label(shape, (m, n)), note=FREE, slower=True)
         for shape in SHAPES
         for m, n in CLUSTERS[1:]
     )  # fmt: skip

@@ -63,6 +63,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
             _label(before, s),
             _label(after, s),
             note=NOTES.get((before, after, s), ""),
+            slower=True,
         )
         for before, after, s in steps
     )

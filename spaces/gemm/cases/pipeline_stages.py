@@ -46,6 +46,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
             _label(few, depth),
             _label(more, depth),
             note=ALONE if more == last else "",
+            slower=True,
         )
         for few, more, depth in steps
         if few < more

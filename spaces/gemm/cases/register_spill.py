@@ -53,6 +53,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
             _label(*before),
             _label(*after),
             note=FEWER if who == "a thread" and (before, after) == (fits, more) else "",
+            slower=True,
         )
         for before, after in steps
     )

@@ -46,6 +46,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
             f"{after} slabs instead of {'K whole' if before == 1 else f'{before} slabs'}, {'x'.join(map(str, shape))}",
             _label(shape, before), _label(shape, after),
             note=SETS if device.backend == "cpu" and shape == long and before == 1 else "",
+            slower=True,
         )
         for shape, before, after in steps
     )  # fmt: skip

@@ -41,7 +41,7 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     found += [(other, shape, _label(shape, every), _label(shape, every, " along K")) for shape in (DEEP, SQUARE)]
     notes = {(more, SMALL): WOKEN, (other, DEEP): SETS}
     return tuple(
-        Comparison(f"{what}, {'x'.join(map(str, s))}", before, after, note=notes.get((what, s), ""))
+        Comparison(f"{what}, {'x'.join(map(str, s))}", before, after, note=notes.get((what, s), ""), slower=True)
         for what, s, before, after in found
     )
 

@@ -33,7 +33,11 @@ def comparisons(device: Device) -> tuple[Comparison, ...]:
     found = []
     for shape in SHAPES:
         three, online, kept = (_label(shape, way) for way in ("three passes", "online", "kept"))
-        found.append(Comparison(f"{shape[0]}x{shape[1]}: online instead of three passes", three, online, note=CACHED))
+        found.append(
+            Comparison(
+                f"{shape[0]}x{shape[1]}: online instead of three passes", three, online, note=CACHED, slower=True
+            )
+        )
         found.append(Comparison(f"{shape[0]}x{shape[1]}: keep the row instead", online, kept))
     return tuple(found)
 

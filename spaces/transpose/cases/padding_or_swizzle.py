@@ -35,7 +35,11 @@ def arms(device: Device) -> tuple[Arm, ...]:
 def comparisons(device: Device) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(
-            f"{dtype}{after} instead of {before}", dtype + before, dtype + after, note=NOTES.get((before, after), "")
+            f"{dtype}{after} instead of {before}",
+            dtype + before,
+            dtype + after,
+            note=NOTES.get((before, after), ""),
+            slower=True,
         )
         for dtype in ("", HALF)
         for before, after in ((PLAIN, PADDED), (PLAIN, SWIZZLED), (PADDED, SWIZZLED))
