@@ -364,7 +364,7 @@ def test_an_unknown_policy_is_refused(store):
 
 def test_nothing_at_all_is_an_error_that_says_what_was_looked_at(store):
     shutil.rmtree(store.shipped)
-    with pytest.raises(CacheError, match="no default of gemm float32 for any"):
+    with pytest.raises(CacheError, match="no default of gemm float32 with these options for any"):
         store.find(problem(), DEVICE)
 
 
