@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-PLAIN_EVERY_S = 5.0  # between lines of progress where there is no terminal
 _MORE = "kernsearch.options"  # where the context keeps what --option gives
 
 
@@ -148,6 +147,8 @@ def use_space(path: str | None) -> None:
 
 def progress(quiet: bool) -> Callable[[str], None]:
     """Prints what goes on to standard error: one line over the other where that is a terminal, now and then else."""
+    from ..report.progress import PLAIN_EVERY_S
+
     terminal, last = sys.stderr.isatty(), time.monotonic()
 
     def say(text: str) -> None:

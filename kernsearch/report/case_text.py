@@ -13,10 +13,10 @@ from .page import plain, table
 
 _COMPILER = {  # evidence of the compiler: its key and its heading
     "registers": "registers", "vector_spills": "spilled vectors", "spill_stores": "spilled bytes",
-    "stack_bytes": "stack", "shared_bytes": "shared memory", "vector_bytes": "vectors",
+    "stack_bytes": "stack", "vector_bytes": "vectors",
     "hot_loop_instructions": "instructions of the inner loop", "hot_loop_stack_accesses": "its stack accesses",
 }  # fmt: skip
-_BYTES = {"stack_bytes", "shared_bytes", "vector_bytes"}
+_BYTES = {"stack_bytes", "vector_bytes"}
 _LEAST_QUARTILES = 2
 
 
@@ -88,9 +88,7 @@ def _evidence(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             values = [int(part[key]) for part in compiled if key in part]
             if values:
                 row[heading] = size(max(values)) if key in _BYTES else str(max(values))
-        found = arm.get("evidence", {})
-        row.pop("shared memory", None)  # the compiler knows nothing of what the launch asks for
-        if "shared_bytes" in found:
+        if "shared_bytes" in (found := arm.get("evidence", {})):  # with what the launch asks for
             row["shared memory"] = size(found["shared_bytes"])
         if "occupancy" in found:
             row["blocks of a multiprocessor"] = str(found["occupancy"])

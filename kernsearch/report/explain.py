@@ -56,7 +56,7 @@ def explanation(
             store.check(where)  # before anything is timed that could not be kept
         timed_steps.take(setting, told["steps"], backend, measure, listener=listener)
         if record is not None:
-            evidence = record.evidence | {"steps": searched.timed_steps(told["steps"])}
+            evidence = record.evidence | {"steps": searched.kept_steps(told["steps"])}
             store.write(msgspec.structs.replace(record, evidence=evidence))
     return told
 
@@ -152,7 +152,7 @@ def _steps(
     said = ", ".join(annotation(step.site.choice, named) for step in variant.steps[len(variant.path) :])
     prediction = setting.predict(variant, config)
     row = _row("schedule", said, claims(variant, known, config), before) | _as_candidate(variant, config, prediction)
-    kept = searched.timed_step(record, len(rows), variant.name)
+    kept = searched.kept_step(record, len(rows), variant.name)
     found = _timed(kept[1]) if kept is not None else searched.measured(record, variant.name, config)
     return [*rows, row | found]
 
@@ -166,7 +166,7 @@ def _candidate(setting: Setting, program: str, record: Record | None, at: int) -
     plainest at all."""
     variants = [v for v in setting.derivation.variants if v.partition.key == program]
     for variant in sorted(variants, key=lambda v: (setting.derivation.length(v), v.name)):
-        if kept := searched.timed_step(record, at, variant.name):
+        if kept := searched.kept_step(record, at, variant.name):
             return _as_candidate(variant, kept[0], setting.predict(variant, kept[0])) | _timed(kept[1])
         prediction, config = setting.pick(variant) or (None, None)
         if prediction is not None or setting.device is None:

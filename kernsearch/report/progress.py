@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..tune import Event
 
-_PLAIN_EVERY_S = 5.0
+PLAIN_EVERY_S = 5.0  # between lines of progress where there is no terminal
 
 
 class Progress:
@@ -61,7 +61,7 @@ class Progress:
             from rich.text import Text
 
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
-        elif time.monotonic() - self._last >= _PLAIN_EVERY_S:
+        elif time.monotonic() - self._last >= PLAIN_EVERY_S:
             self._last = time.monotonic()
             self._say(line)
 

@@ -28,7 +28,7 @@ def measured(record: Record | None, variant: str, config: Mapping[str, int] | No
     return {"measured_s": seen, "measured_in": None if seen is None else "search"}
 
 
-def timed_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+def kept_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
     """What a record keeps of the steps that `explain --measure` has timed side by side, in their order."""
     return [
         {"variant": row["candidate"], "config": row["config"], "seconds": row["measured_s"]}
@@ -37,7 +37,7 @@ def timed_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None
     ]  # fmt: skip
 
 
-def timed_step(record: Record | None, at: int, variant: str) -> tuple[dict[str, int], float] | None:
+def kept_step(record: Record | None, at: int, variant: str) -> tuple[dict[str, int], float] | None:
     """Config and seconds that the record keeps of a step, if it is still of this variant."""
     rows = [] if record is None else record.evidence.get("steps", [])
     row = rows[at] if at < len(rows) else None

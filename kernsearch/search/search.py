@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Literal
 
 from ..errors import GATES, SpaceError
@@ -286,8 +287,9 @@ class Search:
         return self._opinions[wanted]
 
     def _insist(self) -> None:
-        """SpaceError unless something is left to ask or to look back on."""
-        if self._past or self._others or self._pool.any():
+        """SpaceError unless something of this run's space is left to ask or to look back on."""
+        known = chain(self._past, self._others.values())
+        if self._pool.any() or any(self._refusal(one) is None for one in known):
             return
         for name, space in self._narrow.items():
             reason = space.why_empty() or next((self._unwanted(candidate(name, c)) for c in space.iterate()), None)

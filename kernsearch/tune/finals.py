@@ -149,8 +149,9 @@ def _write(session: Session, record: Record) -> tuple[Path, bool]:
     """Keep the record, unless the one that is there is faster and the run looked at a part of the space on purpose, or
     another run has made that one meanwhile."""
     known = session.store.same_shape(session.problem, session.device)
-    rival = known is not None and (session.request.explores or known.record.created >= session.began)
-    if rival and known is not None and known.path is not None and known.record.measurement is not None:
+    if known is None or not (session.request.explores or known.record.created >= session.began):
+        return session.store.write(record), True
+    if known.path is not None and known.record.measurement is not None:
         theirs, ours = known.record.measurement.median_s, record.measurement
         if ours is not None and theirs < ours.median_s:
             session.note(f"the record of {known.record.variant} is faster and stays")

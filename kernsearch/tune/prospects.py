@@ -186,9 +186,7 @@ class Prospects:
             wanted = ((p.seconds, Candidate.of(name, c)) for p, c in ranked if self.unwanted(name, c) is None)
             found += islice(wanted, PROPOSED)
         if not found:
-            name, space = next(iter(spaces.items()))
-            reason = space.why_empty() or next((self.unwanted(name, c) for c in space.iterate()), None)
-            raise SpaceError(f"{self.problem.key}: no candidate is left to search; {name}: {reason}")
+            raise SpaceError(f"{self.problem.key}: no candidate is left to search")
         found.sort()
         if not self._request.explores:
             self._best_s = found[0][0]
