@@ -8,16 +8,21 @@ import math
 import re
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import exit_code
+from hypothesis import given
+from hypothesis import strategies as st
 from page import Page
 
 from kernsearch.cases import cases, judged, recording, recordings, wrong
+from kernsearch.errors import CacheError
 from kernsearch.report.case_report import write_report
 from kernsearch.report.case_text import markdown
+from kernsearch.report.cases import print_case
 from kernsearch.report.page import html, inlined
 
 pytest.importorskip("matplotlib")
@@ -199,3 +204,103 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyt
     assert exit_code("case", "register-spill", "--from", H200, "--out", str(tmp_path / "file")) == 2
     told = capsys.readouterr()
     assert "is a file, want a folder" in told.err and told.err.count("\n") == 1
+
+
+def damaged(**changes: Any) -> Any:
+    return lambda told: told["arms"][0].update(changes)
+
+
+def sample(value: Any) -> Any:
+    return lambda told: told["arms"][0]["samples_s"].__setitem__(0, value)
+
+
+def only(rounds: int) -> Any:
+    return lambda told: [arm.update(samples_s=arm["samples_s"][:rounds]) for arm in told["arms"]]
+
+
+DAMAGES = [
+    *((sample(value), "arms[0].samples_s[0]: Expected `float`") for value in (math.inf, math.nan, True, "1", 0.0, -1)),
+    *((damaged(predicted_s=value), "arms[0].predicted_s: Expected `float`") for value in ("1", math.nan, -1.0, None)),
+    (damaged(predicted_s="fast"), "got `str`, given 'fast'"),
+    (damaged(refused=True), "arms[0].refused: Expected `object`, got `bool`, given True"),
+    (damaged(refused=None), "arms[0].refused: Expected `object`, got `null`"),
+    (damaged(flops="many"), "arms[0].flops: Expected `float`, got `str`"),
+    (damaged(config=None), "arms[0].config: Expected `object`, got `null`"),
+    (damaged(config={"BM": None}), "arms[0].config[...]: Expected `int`, got `null`, given {'BM': None}"),
+    (damaged(evidence=None), "arms[0].evidence: Expected `object`, got `null`"),
+    (damaged(evidence={"compile": None}), "arms[0].evidence.compile: Expected `array`, got `null`"),
+    (damaged(evidence={"compile": [{"registers": None}]}), "evidence.compile[0].registers: Expected `float`"),
+    (damaged(how=None), "arms[0].how: Expected `array`, got `null`"),
+    (damaged(turns={"A": {"turns": "?", "accesses": 1, "conflicts": 0}}), "arms[0].turns[...].turns: Expected `float`"),
+    *((lambda told, value=value: told.update(device=value), "device: Expected `object`") for value in (None, "H200")),
+    (lambda told: told["device"].pop("name"), "device: Object missing required field `name`"),
+    (lambda told: told.update(claim=3), "claim: Expected `str`, got `int`, given 3"),
+    (lambda told: told.update(arms=[]), "arms: Expected `array` of length >= 1"),
+    (lambda told: told.update(schema=7), "want a recording of schema 1; it has schema 7, this version reads 1"),
+    (lambda told: told.update(schema=True), "want a recording of schema 1; it has schema True, this version reads 1"),
+    (lambda told: told.pop("schema"), "it has no schema, this version reads 1"),
+    (lambda told: told.pop("arms"), "it holds no list of arms"),
+    (lambda told: told["arms"][1].update(label=told["arms"][0]["label"]), "two arms have one label"),
+    (only(1), "1 samples, want at least 3: with fewer there is no interval"),
+    (only(2), "2 samples, want at least 3: with fewer there is no interval"),
+    (lambda told: (damaged(flops=0.0)(told), told["comparisons"][0].update(per="flop")), "want arms with flops"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), DAMAGES)
+def test_a_damaged_recording_is_one_line_with_its_file_and_the_mending_command_and_leaves_nothing(
+    spoil: Any, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(recordings.shipped("split-k")[H200].read_text())
+    told["comparisons"].insert(0, step("of the first", told["arms"][0]["label"], told["arms"][1]["label"]))
+    spoil(told)
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(told))
+    assert exit_code("case", "split-k", "--from", str(path), "--out", str(tmp_path / "out")) == 2
+    said = capsys.readouterr()
+    assert complaint in said.err and said.err.startswith(f"kernsearch: {path}: ") and said.err.count("\n") == 1
+    assert "`kernsearch case split-k --out DIR` records it again" in said.err and not said.out
+    assert not (tmp_path / "out").exists()
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of JSON with each of its keys or indices."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@given(
+    place=st.integers(0, 10**6),
+    value=st.sampled_from([None, True, 0, -1, 3, 1e300, 1e-300, math.inf, math.nan, "", "text", [], [1], {}, {"a": 1}]),
+)
+def test_whatever_is_damaged_is_refused_or_told(place: int, value: Any) -> None:
+    """What passes the check has all that is judged and told, in a form that every step of it takes."""
+    told = json.loads(recordings.shipped("split-k")[H200].read_text())
+    found = list(places(told))
+    container, key = found[place % len(found)]
+    container[key] = value
+    try:
+        read = recording(told, "split-k")
+    except CacheError as error:
+        assert "\n" not in str(error)
+    else:
+        print_case(judged(read))
+        assert markdown(judged(read), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("split-k", "--from", H200, "--device", "cpu"), "--device beside --from: want one or the other"),
+        (("list", "--from", H200), "--from beside list: want one or the other"),
+        (("split-k", "--from", H200, "--from", H200), "--from is given twice: want each option once"),
+        (("split-k", "--from", ""), "'': want a file, or a device with a shipped recording of split-k"),
+    ],
+)
+def test_what_has_no_say_is_refused_in_one_line(
+    arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("case", *arguments) == 2
+    said = capsys.readouterr()
+    assert complaint in said.err and said.err.count("\n") == 1 and not said.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from kernsearch.spaces.gemm.ladder import RUNGS
 
 from kernsearch import backends, registry
 from kernsearch.cases import climbed as climbed_before
-from kernsearch.cases import ladder
+from kernsearch.cases import ladder, recordings
 from kernsearch.errors import CacheError, ProblemError
 from kernsearch.model import ceilings
 from kernsearch.report.cases import print_ladder
@@ -20,6 +21,7 @@ from kernsearch.tune.prospects import Prospects
 from kernsearch.tune.request import Request
 
 SHAPE = "96x80x64"
+H200 = "cuda-nvidia-h200-sm90a"
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +98,10 @@ def test_an_op_without_a_ladder_says_so() -> None:
 @pytest.mark.parametrize(
     "spoil, complaint",
     [
-        (lambda told: told.update(schema=2), "want a ladder of schema 1"),
-        (lambda told: told.pop("floor_s"), "'floor_s' is missing"),
+        (lambda told: told.update(schema=2), "want a recording of schema 1"),
+        (lambda told: told.pop("floor_s"), "missing required field `floor_s`"),
         (lambda told: told["rungs"][1].pop("config"), "rung 2 of the ladder: 'config' is missing"),
-        (lambda told: told["rungs"].append(3), "want an object"),
+        (lambda told: told["rungs"].append(3), "Expected `object`, got `int`, given 3"),
     ],
 )
 def test_a_recording_that_cannot_be_printed_is_refused_in_one_line(
@@ -110,6 +112,40 @@ def test_a_recording_that_cannot_be_printed_is_refused_in_one_line(
     with pytest.raises(CacheError) as error:
         climbed_before.recording(told)
     assert complaint in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "spoil, complaint",
+    [
+        (lambda told: told["rungs"][0].update(predicted_s="fast"), "rungs[0].predicted_s: Expected `float`, got `str`"),
+        (lambda told: told["rungs"][0].update(predicted_s=math.nan), "rungs[0].predicted_s: Expected `float` >="),
+        (lambda told: told["rungs"][1]["samples_s"].__setitem__(2, math.nan), "rungs[1].samples_s[2]: Expected"),
+        (lambda told: told.update(device=None), "device: Expected `object`, got `null`, given None"),
+        (lambda told: told.update(rungs=[]), "rungs: Expected `array` of length >= 1, given []"),
+        (lambda told: told.update(problem="softmax 64x64 float32"), "want a ladder of gemm, this is one of 'softmax'"),
+        (lambda told: told.update(schema=7), "want a recording of schema 1; it has schema 7, this version reads 1"),
+        (lambda told: told.pop("rungs"), "it holds no list of rungs"),
+    ],
+)
+def test_a_damaged_ladder_is_one_line_with_its_file_and_the_command_that_mends_it(
+    spoil: Any, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(recordings.shipped("ladder-gemm")[H200].read_text())
+    spoil(told)
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(told))
+    assert exit_code("ladder", "gemm", "--from", str(path)) == 2
+    said = capsys.readouterr()
+    assert complaint in said.err and said.err.startswith(f"kernsearch: {path}: ") and said.err.count("\n") == 1
+    assert "`kernsearch ladder gemm --shape SIZES --out FILE` records it again" in said.err and not said.out
+
+
+def test_a_ladder_of_another_op_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    path = recordings.shipped("ladder-gemm")[H200]
+    assert exit_code("ladder", "softmax", "--from", str(path)) == 2
+    said = capsys.readouterr()
+    assert "want a ladder of softmax, this is one of 'gemm'" in said.err and not said.out
+    assert exit_code("ladder", "--from", str(path)) == 0
 
 
 def test_a_ladder_of_a_cpu_has_no_columns_of_a_gpu(climbed, capsys) -> None:
@@ -127,6 +163,22 @@ def test_a_ladder_of_a_cpu_has_no_columns_of_a_gpu(climbed, capsys) -> None:
         (("gemm", "--shape", "0x1x1"), "shape"),
         (("gemm", "--shape", SHAPE, "--tried", "0", "--device", "cpu"), "--tried 0: want at least 1"),
         (("gemm", "--from", "missing.json"), "missing.json: cannot be read"),
+        (("gemm", "--from", ""), "'': want a file, or a device"),
+        *(
+            (("gemm", "--from", H200, name, value), f"{name} beside --from: want one or the other")
+            for name, value in {
+                "--out": "ladder.json",
+                "--shape": SHAPE,
+                "--dtype": "float32",
+                "--device": "cpu",
+                "--layout": "nt",
+                "--epilogue": "bias",
+                "--option": "layout=nt",
+                "--tried": "2",
+                "--space": "own.py",
+            }.items()
+        ),
+        (("gemm", "--shape", SHAPE, "--shape", "1x1x1"), "--shape is given twice: want each option once"),
         (("nothing", "--shape", SHAPE), "op 'nothing': want one of"),
     ],
 )

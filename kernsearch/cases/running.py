@@ -21,6 +21,7 @@ from ..model import ceilings
 from ..model.shown import resident, seen
 from ..records import fingerprint
 from ..tune.compiling import Outcome, compiled
+from . import recordings
 from .case import Case
 from .prepare import Prepared, all_prepared
 from .recordings import keep
@@ -48,7 +49,8 @@ def run(
     """
     backend, where = backends.resolve(device)
     if where.backend not in case.backends:
-        raise ProblemError(f"case {case.name!r} is about {' and '.join(case.backends)}, not {where.key}")
+        instead = f"; {shipped}" if (shipped := recordings.seen(case.name, *case.backends)) else ""
+        raise ProblemError(f"case {case.name!r} is about {' and '.join(case.backends)}, not {where.key}{instead}")
     declared = case.arms(where)
     if not declared:
         raise ProblemError(f"case {case.name!r} says nothing about {where.key}")

@@ -8,15 +8,87 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ..errors import CacheError
-from ..measure.stats import shift_interval
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..measure.stats import LEAST_PAIRS, shift_interval
+from .recordings import Amount, Device, Seconds, refused, whole
 
 SCHEMA = 1  # of data.json
 CONFIDENCE = 0.99
 TIE = 0.01  # ratios nearer to 1 than this are equal for every purpose
-_OF_AN_ARM = ("label", "variant", "config", "flops", "predicted_s")
+
+
+class _Refusal(Struct):
+    gate: str
+    reason: str
+
+
+class _Compiled(Struct):
+    registers: Amount = 0
+    spill_stores: Amount = 0
+    vector_spills: Amount = 0
+    stack_bytes: Amount = 0
+    shared_bytes: Amount = 0
+    vector_bytes: Amount = 0
+    hot_loop_instructions: Amount = 0
+    hot_loop_stack_accesses: Amount = 0
+
+
+class _Gates(Struct):
+    error: float | None = None
+    workspace_bytes: Amount = 0
+
+
+class _Evidence(Struct):
+    compile: list[_Compiled] = []
+    gates: _Gates | UnsetType = UNSET
+    shared_bytes: Amount = 0
+
+
+class _Turns(Struct):
+    accesses: Amount
+    turns: Amount
+    conflicts: Amount
+
+
+class _Arm(Struct):
+    label: str
+    variant: str
+    config: dict[str, int]
+    flops: Amount
+    predicted_s: Seconds
+    samples_s: list[Seconds] = []
+    problem: str = ""
+    predicted_bound: str = ""
+    how: list[str] = []
+    waves: float | None = None
+    evidence: _Evidence | UnsetType = UNSET
+    turns: dict[str, _Turns] = {}
+    useful_bytes: Amount = 0
+    refused: _Refusal | UnsetType = UNSET
+
+
+class _Comparison(Struct):
+    label: str
+    before: str
+    after: str
+    per: Literal["call", "flop"]
+    note: str = ""
+    slower: bool | None = None
+
+
+class _Recording(Struct):
+    """All that is read of data.json; what else it holds is kept as it is."""
+
+    case: str
+    claim: str
+    mechanism: str
+    device: Device
+    date: str
+    arms: Annotated[list[_Arm], Meta(min_length=1)]
+    comparisons: Annotated[list[_Comparison], Meta(min_length=1)]  # the first one is the verdict
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
@@ -36,32 +108,34 @@ def word(value: float, low: float, high: float) -> str:
     return "tie"
 
 
-def recording(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Recorded data if it is that of the case `name` and has samples of all that is compared. Raises CacheError."""
-    if data.get("case") != name:
-        raise CacheError(f"want a recording of case {name!r}, this is one of {data.get('case')!r}")
-    lacking = [key for key in ("schema", "claim", "mechanism", "device", "date", "comparisons") if key not in data]
-    if lacking or data["schema"] != SCHEMA:
-        raise CacheError(f"want a recording of schema {SCHEMA}" + (f", {lacking[0]!r} is missing" if lacking else ""))
-    for arm in data["arms"]:
-        samples = arm.get("samples_s", ()) if isinstance(arm, dict) else ()
-        if not samples:
-            raise CacheError("want samples of each arm: a prediction without a measurement has no verdict")
-        if not all(isinstance(s, int | float) and s > 0 for s in samples):
-            raise CacheError(f"arm {arm.get('label')!r}: want samples in seconds, above 0")
-        if (refused := arm.get("refused")) is not None and not ("gate" in refused and "reason" in refused):
-            raise CacheError(f"arm {arm.get('label')!r}: want the gate and the reason of its refusal")
-        if absent := [key for key in _OF_AN_ARM if key not in arm]:
-            raise CacheError(f"arm {arm.get('label')!r}: {absent[0]!r} is missing")
-    if len({len(arm["samples_s"]) for arm in data["arms"]}) != 1:
-        raise CacheError("want as many samples of each arm: they are compared round by round")
-    labels = {arm["label"] for arm in data["arms"]}
-    for declared in data["comparisons"]:
-        if not {declared.get("before"), declared.get("after")} <= labels or declared.get("per") not in ("call", "flop"):
-            raise CacheError(f"comparison {declared.get('label')!r}: want two of the arms, per call or flop")
-    if not data["comparisons"]:
-        raise CacheError("want a comparison: the first one is the verdict")
+def recording(data: Mapping[str, Any], name: str, where: str = "the recording") -> Mapping[str, Any]:
+    """Recorded data if it is that of the case `name` and has samples of all that is compared. Raises CacheError in one
+    line; `where`: the file that they are of, or the key of a device."""
+    found = whole(data, _Recording, SCHEMA, name, where)
+    if (why := _lacking(found, name)) is not None:
+        raise refused(why, data, SCHEMA, name, where)
     return data
+
+
+def _lacking(found: _Recording, name: str) -> str | None:
+    """Why there is no verdict of data that have the right structure, or None."""
+    if found.case != name:
+        return f"want a recording of case {name!r}, this is one of {found.case!r}"
+    arms = {arm.label: arm for arm in found.arms}
+    if len(arms) < len(found.arms):
+        return "two arms have one label: want a label for each"
+    for arm in found.arms:
+        if (rounds := len(arm.samples_s)) < LEAST_PAIRS:
+            few = f"arm {arm.label!r}: {rounds} samples, want at least {LEAST_PAIRS}"
+            return f"{few}: with fewer there is no interval, and a prediction without a measurement has no verdict"
+        if rounds != len(found.arms[0].samples_s):
+            return f"arm {arm.label!r}: want as many samples of each arm: they are compared round by round"
+    for declared in found.comparisons:
+        if not {declared.before, declared.after} <= set(arms):
+            return f"comparison {declared.label!r} of {declared.before!r} and {declared.after!r}: want two of the arms"
+        if declared.per == "flop" and min(arms[declared.before].flops, arms[declared.after].flops) < 1:
+            return f"comparison {declared.label!r}: per operation, want arms with flops of 1 and more"
+    return None
 
 
 def judged(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +144,8 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
     arms = {arm["label"]: arm for arm in data["arms"]}
     comparisons = []
     for declared in data["comparisons"]:
-        scale = {name: 1.0 if declared["per"] == "call" else 1 / arms[name]["flops"] for name in arms}
         before, after = declared["before"], declared["after"]
+        scale = {name: 1.0 if declared["per"] == "call" else 1 / arms[name]["flops"] for name in (before, after)}
         times = {name: [s * scale[name] for s in arms[name]["samples_s"]] for name in (before, after)}
         value, low, high = ratio(times[before], times[after])
         predicted = arms[after]["predicted_s"] * scale[after] / (arms[before]["predicted_s"] * scale[before])

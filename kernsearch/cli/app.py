@@ -13,7 +13,7 @@ import click
 
 from ..errors import KernsearchError, NothingSurvived
 from . import cache, looking, replaying, studies, timing, tuning
-from .common import complain, op_options
+from .common import complain, given_twice, op_options
 
 
 class _ReaderGone(Exception):
@@ -22,10 +22,16 @@ class _ReaderGone(Exception):
 
 class _Commands(click.Group):
     """A group that says in its own words when a pipe has broken; click would exit with 1, which has a meaning here.
-    Options that no command has and some op does are passed on as --option: `--kv-heads 4`."""
+    Options that no command has and some op does are passed on as --option: `--kv-heads 4`. Of an option that is given
+    twice click would take the last."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        return super().resolve_command(ctx, op_options(args, set(_options(self))))
+        name, command, words = super().resolve_command(ctx, op_options(args, set(_options(self))))
+        if command is None or ctx.resilient_parsing:
+            return name, command, words
+        if (twice := given_twice(command, words, ctx)) is not None:
+            raise click.UsageError(f"{twice} is given twice: want each option once")
+        return name, command, words
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 _MORE = "kernsearch.options"  # where the context keeps what --option gives
 
@@ -44,6 +45,28 @@ def op_options(words: list[str], known: set[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def given_twice(command: click.Command, words: list[str], context: click.Context) -> str | None:
+    """An option of one value that a command line, or that of a command below, gives more than once, as "--shape"."""
+    inner = click.Context(command, parent=context)
+    _, left, order = command.make_parser(inner).parse_args(list(words))
+    for param in set(order):
+        many = not isinstance(param, click.Option) or param.multiple or param.is_flag or param.count
+        if not many and order.count(param) > 1:
+            return param.opts[0]
+    below = command.commands.get(left[0]) if isinstance(command, click.Group) and left else None
+    return None if below is None else given_twice(below, left[1:], inner)
+
+
+def want_alone(what: str, *allowed: str) -> None:
+    """A usage error for an argument on the command line that has no say beside `what`, as "--from". `allowed`: the
+    parameters that have one."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        said = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        if said and param.name not in allowed:
+            raise click.UsageError(f"{param.opts[0]} beside {what}: want one or the other")
 
 
 def named_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +157,7 @@ def recorded_on(device: str, name: str) -> str:
     """How to see the shipped recordings of a name that are of a kind of device, in words; "" where there is none."""
     from ..cases import recordings
 
-    keys = [key for key in recordings.shipped(name) if key.startswith(f"{device.partition(':')[0]}-")]
-    return f"--from {keys[0]} shows what was recorded there" if keys else ""
+    return recordings.seen(name, device.partition(":")[0])
 
 
 def use_space(path: str | None) -> None:

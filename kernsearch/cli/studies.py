@@ -17,6 +17,7 @@ from .common import (
     recorded_on,
     space_option,
     use_space,
+    want_alone,
 )
 from .outputs import Output, Picture
 
@@ -51,7 +52,8 @@ def ladder(op: str | None, shape: str | None, as_json: bool, space_file: str | N
     from ..report.cases import print_ladder
 
     if recorded is not None:
-        told = climbed.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"))
+        want_alone("--from", "op", "recorded", "plot", "as_json")
+        told = climbed.recording(recordings.read(recorded, f"ladder-{op or 'gemm'}", "rungs"), op, recorded)
     else:
         from ..cases import ladder as ladders
         from ..problem import parse_shape
@@ -98,6 +100,10 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, folder: 
     from ..cases import cases, find, judged, listed, recording, recordings
     from ..report.cases import print_case, print_list
 
+    if name == "list":
+        want_alone("list", "name", "space_file", "as_json")
+    if recorded is not None:
+        want_alone("--from", "name", "recorded", "folder", "space_file", "as_json")
     use_space(space_file)
     if name == "list":
         found_all = cases().values()
@@ -105,7 +111,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, folder: 
         return
     found = find(name)
     if recorded is not None:
-        told = judged(recording(recordings.read(recorded, name, "arms"), name))
+        told = judged(recording(recordings.read(recorded, name, "arms"), name, recorded))
         if folder is not None:
             recordings.keep(folder / "data.json", told)
     else:

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+LEAST_PAIRS = 3  # with fewer there is no interval
 _RANKS_FROM = 12  # pairs; with fewer, signed ranks cannot reach a small alpha and Student's t is used
 
 
@@ -76,7 +77,7 @@ def shift_interval(differences: Sequence[float] | np.ndarray, alpha: float) -> t
         return math.nan, -math.inf, math.inf
     if n < _RANKS_FROM:
         centre = float(d.mean())
-        if n < 3:
+        if n < LEAST_PAIRS:
             return centre, -math.inf, math.inf
         half = student_quantile(n - 1, alpha) * float(d.std(ddof=1)) / math.sqrt(n)
         return centre, centre - half, centre + half
