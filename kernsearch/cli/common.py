@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,23 @@ def _pairs(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -
 
 def op_options(words: list[str], known: set[str]) -> list[str]:
     """The words of a command line with `--kv-heads 4` or `--kv-heads=4`, an option that some op has and no command
-    knows, as `--option kv_heads=4`."""
+    knows, as `--option kv_heads=4`; `--return-lse` without a value as true."""
     strange = [w for w in words if w.startswith("--") and w.partition("=")[0] not in {*known, "--help", "--"}]
     if not strange:
         return words
     from ..registry import ops
 
     names = {spec.name for op in ops().values() for spec in (*op.options, *op.spellings)}
-    found, left = [], iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
+    found, left = [], deque(words)
+    while left:
+        name, equals, value = (word := left.popleft()).partition("=")
         own = name.removeprefix("--").replace("-", "_")
         if word not in strange or own not in names:
             found.append(word)
-        elif (given := value if equals else next(left, None)) is not None:
-            found += ["--option", f"{own}={given}"]
-        else:
-            found.append(word)
+            continue
+        if not equals:
+            value = left.popleft() if left and not left[0].startswith("--") else "true"
+        found += ["--option", f"{own}={value}"]
     return found
 
 

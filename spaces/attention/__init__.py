@@ -6,6 +6,7 @@ keys and values are another op, `grouped_attention`, to which `kv_heads` leads.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from kernsearch import errors, space
@@ -65,6 +66,8 @@ SPELLINGS = (
     space.OptionSpec(
         "kv_heads", "", str, "heads of keys and values, of which the heads are a multiple: leads to grouped_attention"
     ),
+    space.OptionSpec("return_lse", "", str, "as lse, by the name that ks.attention has for it"),
+    space.OptionSpec("scale", "", str, "the number that a call gives: kernels take any, so records are for all"),
 )
 
 
@@ -76,9 +79,15 @@ def sizes_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 def spelled(shape: tuple[int, ...], options: dict[str, Any]) -> tuple[str, tuple[int, ...], dict[str, Any]]:
     """From what a person writes: the head dimension once where both are equal, and `kv_heads`.
 
-    BxHxQxKxD is BxHxQxKxDxD; `kv_heads` n of H heads is grouped_attention Bxnx(H/n)xQxKxDxE. Raises ProblemError.
+    BxHxQxKxD is BxHxQxKxDxD; `kv_heads` n of H heads is grouped_attention Bxnx(H/n)xQxKxDxE; `return_lse` is `lse`, and
+    `scale` any number. Raises ProblemError.
     """
     options = dict(options)
+    if (lse := options.pop("return_lse", None)) is not None:
+        if "lse" in options:
+            raise errors.ProblemError(f"return_lse {lse!r} beside lse {options['lse']!r}: want one or the other")
+        options["lse"] = lse
+    _check_scale(options.pop("scale", None))
     given = options.pop("kv_heads", None)
     if len(shape) == 5:
         shape = (*shape, shape[-1])
@@ -94,6 +103,15 @@ def spelled(shape: tuple[int, ...], options: dict[str, Any]) -> tuple[str, tuple
     if kv_heads == heads:
         return "attention", shape, options
     return "grouped_attention", (shape[0], kv_heads, heads // kv_heads, *shape[2:]), options
+
+
+def _check_scale(scale: Any) -> None:
+    try:
+        fine = scale is None or math.isfinite(float(scale))
+    except (TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise errors.ProblemError(f"scale {scale!r}: want a number")
 
 
 def check(problem: Problem) -> None:

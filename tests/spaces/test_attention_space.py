@@ -52,12 +52,19 @@ def test_fewer_heads_of_keys_are_another_op_with_the_group_as_a_size():
     assert registry.problem("attention", "2x12x16x32x64", kv_heads=12).op == "attention"
 
 
+def test_options_may_be_called_as_in_the_public_function():
+    asked = registry.problem("attention", "2x4x16x32x64", return_lse=True, scale=0.3)
+    assert asked == registry.problem("attention", "2x4x16x32x64", lse="yes")
+
+
 @pytest.mark.parametrize(
     "shape, options, words",
     [
         ("2x4x16x32", {}, "want 6 sizes, BxHxQxKxDxE"),
         ("2x4x16x32x64", {"kv_heads": 3}, "kv_heads 3: 4 heads are no multiple of it"),
         ("2x4x16x32x64", {"kv_heads": "some"}, "kv_heads 'some': want a whole number"),
+        ("2x4x16x32x64", {"scale": "big"}, "scale 'big': want a number"),
+        ("2x4x16x32x64", {"return_lse": True, "lse": "no"}, "return_lse True beside lse 'no': want one or the other"),
         ("2x4x16x32x64", {"causal": "left"}, "causal 'left': want one of none, bottom-right, top-left"),
         ("2x4x16x32x64", {"causal": True, "query_offset": "x"}, "query_offset 'x': want none or a whole number"),
     ],
@@ -146,10 +153,12 @@ def test_of_thousands_of_variants_the_model_keeps_the_fused_and_good_unfused_one
 def test_an_option_of_an_op_may_stand_by_its_name_and_others_are_unknown(capsys):
     words = ("cache", "why", "attention", "--shape", "1x4x33x40x16", "--device", "cpu")
     assert "grouped_attention" in said(capsys, *words, "--kv-heads", "2", "--causal", "true")
-    for wrong in (("--heads-of-k", "2"), ("--kv-heads",)):
+    assert "lse=yes" in said(capsys, *words, "--return-lse", "--scale", "0.3")
+    wrong = {("--heads-of-k", "2"): "No such option", ("--kv-heads",): "kv_heads 'true': want a whole number"}
+    for more, told in wrong.items():
         with pytest.raises(SystemExit) as ended:
-            main([*words, *wrong])
-        assert ended.value.code == 2 and "No such option" in capsys.readouterr().err
+            main([*words, *more])
+        assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_commands_take_the_options_of_the_op(capsys):

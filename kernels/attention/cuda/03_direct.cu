@@ -6,15 +6,15 @@
 //           queries its columns, so that 8 rows fill it. The order of d, of keys and of columns within a product is free,
 //           and is chosen so that a lane's operands are 16 bytes in memory: no shared memory, no ldmatrix, no barrier
 //           while keys go by. Each warp has keys of its own, of which the next step's are on their way while it
-//           computes. At the end every warp sends its sums to whoever finishes them: the block, or, with KS_CLUSTERED,
-//           the blocks of a cluster, each of which gets a share of the outputs.
+//           computes. At the end the block adds up what its warps have; with KS_CLUSTERED it sends each block of the
+//           cluster what belongs to its share of the outputs, and finishes a share itself.
 // Params    BM rows of a block, 8 a product; BK keys of a step of all warps; BD, BE inner depth and columns, filled up;
 //           STAGES 2: the step at work and the next; SPLIT with KS_CLUSTERED: blocks of a cluster
 // Knobs     SLICES warps;  AHEAD steps of keys and values that come to the second-level cache while the launch before
 //           still runs: nothing is read early, so nothing stale can be
 // Launch    a block for BM rows and BE columns of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the
 //           same rows and columns
-// Shared    4 * SLICES * BM * (BE + 2 * SPLIT) + 8 * BM + 16, SPLIT 1 without KS_CLUSTERED
+// Shared    4 * SLICES * BM * (BE + 6) + 16, with KS_CLUSTERED 4 * BM * BE + 16 * (BM + SPLIT) more
 // Traffic   V is read once for each BM rows of a batch, K once for these and each BE columns; the output is written once.
 // Edges     any extents, 1 and more; any strides: where pieces are no whole 16 bytes, elements are read one by one
 #include "ks_generated.h"
@@ -40,6 +40,7 @@ KS_DEVICE void ks_piece(uint32_t (&to)[4], const ks_rows_of<T> &of, const T *row
 // of rows g and g + 8 of each 16 keys, and of each 16 values columns 8 g.. of four rows.
 template <int Way>
 struct ks_operands {
+    static constexpr int ASKED = 1;
     ks_rows_of<KS_TYPE_K> keys;
     ks_rows_of<KS_TYPE_V> values;
     int steps;
@@ -99,7 +100,17 @@ struct ks_operands {
 #pragma unroll
         for (int j = 0; j < ACROSS; j++) ks_piece<Way>(q[j], own, own.from, 32 * j);
     }
-    KS_DEVICE void settle(float (&)[TILES][BE / 16][4]) const {}
+    // Lane 4 g + t has columns 64 h + 8 g + 0..7 of rows 2 t and 2 t + 1.
+    KS_DEVICE void settle(const float (&o)[TILES][BE / 16][4], float *place) const {
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+#pragma unroll
+                for (int n = 0; n < BE / 32; n++)
+                    *reinterpret_cast<float4 *>(place + (8 * r + 2 * t() + e) * PITCH + n / 2 * 64 + 8 * g() + n % 2 * 4) =
+                        make_float4(o[r][2 * n][e], o[r][2 * n][2 + e], o[r][2 * n + 1][e], o[r][2 * n + 1][2 + e]);
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_direct(const __grid_constant__ ks_args x) {

@@ -11,8 +11,8 @@
 //           still runs: nothing is read early, so nothing stale can be
 // Launch    a block for BM rows and BE columns of a batch and slab, 32 * SLICES threads; a cluster has the slabs of the
 //           same rows and columns
-// Shared    4 * SLICES * BM * (BE + 2 * SPLIT) + 8 * BM + 16, SPLIT 1 without KS_CLUSTERED, in whole 128 bytes, and
-//           2 * STAGES * BK * (BD + BE)
+// Shared    4 * SLICES * BM * (BE + 6) + 16, with KS_CLUSTERED 4 * BM * BE + 16 * (BM + SPLIT) more, in whole 128 bytes,
+//           and 2 * STAGES * BK * (BD + BE)
 // Traffic   V is read once for each BM rows of a batch, K once for these and each BE columns; the output is written once.
 // Edges     any extents, 1 and more; any strides: where pieces are no whole 16 bytes, elements are moved one by one
 #include "ks_generated.h"
@@ -23,8 +23,6 @@
 
 constexpr int STAGES = KS_STAGES, KEY_BYTES = 2 * OWN * BD, STAGE = KEY_BYTES + 2 * OWN * BE;  // of a warp
 constexpr int RESIDENT = BM == 8 && BD + BE <= 256 ? ks_max(1, 12 / SLICES) : 1;              // blocks of a multiprocessor
-constexpr int TURNED = BE + 4;  // elements from row to row while sums turn: no two lanes in one bank
-static_assert(STAGES * STAGE >= 4 * BM * TURNED, "sums turn around in the place of keys and values");
 
 // What takes the address of a piece to that of `by` more pieces, or of the same piece `by` rows on, less the constant
 // distance: whole 128 bytes, in which pieces are crossed with the last bits of the row. Of `by` the bits must be free in
@@ -64,6 +62,7 @@ KS_DEVICE void ks_ask_rows(uint8_t *to, const ks_rows_of<T> &rows, int first) {
 // Groups of copies follow each other as keys, values, keys, values: what is used next is all but the last 2 STAGES - 1.
 template <int Way>
 struct ks_operands {
+    static constexpr int ASKED = STAGES;
     const ks_rows_of<KS_TYPE_K> &keys;
     const ks_rows_of<KS_TYPE_V> &values;
     int steps, slot = 0;  // the step at work is in that place
@@ -128,29 +127,15 @@ struct ks_operands {
                     q[j][w] = *reinterpret_cast<const uint32_t *>(row.from + column);
             }
     }
-    // Through the ring, of which nothing is wanted any more.
-    KS_DEVICE void settle(float (&o)[TILES][BE / 16][4]) const {
+    // Lane 4 g + t has columns 16 n + g and 16 n + 8 + g of rows 2 t and 2 t + 1.
+    KS_DEVICE void settle(const float (&o)[TILES][BE / 16][4], float *place) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        float *const place = reinterpret_cast<float *>(ring);
-        ks_copy_wait<0>();
-        __syncwarp();
 #pragma unroll
         for (int r = 0; r < TILES; r++)
 #pragma unroll
             for (int n = 0; n < BE / 16; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) place[(8 * r + 2 * t + e % 2) * TURNED + 16 * n + e / 2 * 8 + g] = o[r][n][e];
-        __syncwarp();
-#pragma unroll
-        for (int r = 0; r < TILES; r++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-#pragma unroll
-                for (int n = 0; n < BE / 32; n++) {
-                    const int column = n / 2 * 64 + 8 * g + n % 2 * 4;
-                    const float4 w = *reinterpret_cast<const float4 *>(place + (8 * r + 2 * t + e) * TURNED + column);
-                    o[r][2 * n][e] = w.x, o[r][2 * n][2 + e] = w.y, o[r][2 * n + 1][e] = w.z, o[r][2 * n + 1][2 + e] = w.w;
-                }
+                for (int e = 0; e < 4; e++) place[(8 * r + 2 * t + e % 2) * PITCH + 16 * n + e / 2 * 8 + g] = o[r][n][e];
     }
 };
 

@@ -2,8 +2,8 @@
 //
 // Both products are turned around, K Q^T and V^T P^T: keys, then columns, are the 16 rows of a step and 8 queries its
 // columns, so that 8 rows fill it. How keys and values come, by registers or by shared memory, is the includer's
-// `ks_operands`. At the end every warp sends its sums to whoever finishes them: the block, or, with KS_CLUSTERED, the
-// blocks of a cluster, each of which gets a share of the outputs.
+// `ks_operands`. At the end the block adds up what its warps have. With KS_CLUSTERED it sends that to the blocks of its
+// cluster, to each what belongs to its share of the outputs: one sender a block, as words to another block are slow.
 #pragma once
 
 #ifndef KS_CLUSTERED
@@ -26,12 +26,17 @@ constexpr int BLOCKS = KS_SPLIT;
 #else
 constexpr int BLOCKS = 1;
 #endif
-constexpr int SENDERS = BLOCKS * SLICES, SHARE = BM * BE / BLOCKS;  // elements of the outputs that a block finishes
-constexpr int SUMS = 4 * SENDERS * SHARE, STATES = 8 * SENDERS * BM, TOTALS = 8 * BM;  // bytes
+constexpr int PITCH = BE + 4;  // of sums in shared memory: no two lanes in one bank
+constexpr int SHARE = BM * BE / BLOCKS, PART = SHARE < BE ? SHARE : BE;  // elements of the outputs that a block finishes,
+constexpr int ROWS = SHARE / PART;                                       // parts of rows
+constexpr int SUMS = 4 * SLICES * BM * PITCH, STATES = 8 * SLICES * BM;  // bytes: what the block's warps have,
+constexpr int MET_SUMS = KS_CLUSTERED * 4 * BLOCKS * SHARE;              // and what the cluster's blocks have of its share
+constexpr int MET_STATES = KS_CLUSTERED * 16 * BLOCKS * ROWS, BARRIER = SUMS + STATES + MET_SUMS + MET_STATES;
 constexpr int CHAINS = TILES * GROUPS < 4 ? 2 : 1;  // of products that do not wait for each other, of the same scores
-constexpr int ROOM = (SUMS + STATES + TOTALS + 16 + 127) / 128 * 128;  // of these, and a barrier
+constexpr int ROOM = (BARRIER + 16 + 127) / 128 * 128;
 static_assert(BM % 8 == 0 && BK % (16 * SLICES) == 0 && BD % 32 == 0 && BE % 64 == 0, "tiles of whole products");
-static_assert(SHARE % 8 == 0 && (SENDERS & (SENDERS - 1)) == 0, "shares of whole pieces, warps a power of two");
+static_assert(BM % BLOCKS == 0 || BLOCKS % BM == 0, "a share is whole rows, or a part of one");
+static_assert(PART % 8 == 0 && (SLICES & (SLICES - 1)) == 0, "shares of whole pieces, warps a power of two");
 static_assert(sizeof(KS_TYPE_Q) == 2 && sizeof(KS_TYPE_K) == 2 && sizeof(KS_TYPE_V) == 2, "operands of two bytes");
 
 // Elements one by one, 0 from `count` on. Never part of a loop: it would take the registers of what is on its way there.
@@ -73,8 +78,8 @@ KS_DEVICE void ks_ask(const T *from, int64_t step, int have, int lines, int k, i
         if (k + p / lines < have) ks_touch_far(from + (k + p / lines) * step + p % lines * (128 / int(sizeof(T))));
 }
 
-// Of a warp: sums in the layout of mma.cuh, columns down and rows across: lane 4 g + t has columns
-// 64 h + 8 g + 0..7 of rows 2 t and 2 t + 1, as o[][4 h + i][2 b + e] column 2 i + b of row 2 t + e.
+// Of a warp, columns down and rows across, in the layout of mma.cuh: lane 4 g + t has rows 2 t and 2 t + 1 of each 8.
+// Which columns it has is known to the includer's `settle`.
 struct ks_sums {
     float o[TILES][BE / 16][4], m[TILES][2], l[TILES][2];
 };
@@ -96,22 +101,27 @@ KS_DEVICE float ks_column_most(float v) {
 }
 
 // How keys and values come to a warp, by `Way`; each includer's own:
-// begin()                           asks for those of the first steps
+// begin()                           asks for those of the first ASKED steps
 // key(step, u, s, a)                of step's keys 16 u.., elements 16 s.. as the left operand of a product
 // value(step, u, n, a)              of step's keys 16 u.., columns 16 n.., turned, as the left operand
 // before_keys, after_keys(step)     around the use of a step's keys; asks for later ones
 // before_values, after_values(step)
 // query(row, q)                     a row of queries as the right operands of all products with keys
-// settle(o)                         sums of columns 16 n + .. come to lie as ks_sums says
+// settle(o, place)                  the warp's sums to shared memory, a row each PITCH
 template <class Operands>
 KS_DEVICE void ks_attend(
-    const ks_args &x, const ks_at &i, const ks_range &range, Operands &&from, const ks_sharpness &by, int rows,
-    const uint32_t (&q)[TILES][ACROSS][4], ks_sums &sums
+    const ks_args &x, const ks_at &i, const ks_range &range, Operands &&from,
+    const ks_rows_of<KS_TYPE_Q> (&queries)[TILES], const ks_sharpness &by, int rows, ks_sums &sums, float *place
 ) {
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int steps = (range.have + BK - 1) / BK;
+    ks_wait_for_earlier_launch();
     from.begin();
+    uint32_t q[TILES][ACROSS][4];
+#pragma unroll
+    for (int r = 0; r < TILES; r++) from.query(queries[r], q[r]);
     for (int step = 0; step < steps; step++) {
+        if (step + from.ASKED >= steps) ks_allow_next_launch();  // all is on its way: no sooner, for it would ask as well
         float s[TILES][GROUPS][4], other[TILES][GROUPS][4];
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -207,140 +217,104 @@ KS_DEVICE void ks_attend(
             }
         from.after_values(step);
     }
-    from.settle(sums.o);
+    from.settle(sums.o, place);
 }
 
-// Where the sums of all warps meet: [sender][share of o], [sender][row] m (then its weight) and l, [row] m and l of all.
+// Where sums meet: of the block's warps, [slice][row][PITCH] and m and l of [slice][row]; and of the cluster's blocks
+// what belongs to this one's share, [block][SHARE] and m and l of [block][ROWS].
 struct ks_room {
-    float *os;
-    float2 *states, *totals;
+    float *os, *met;
+    float2 *states;
+    float4 *met_states;
 
     KS_DEVICE explicit ks_room(uint8_t *memory)
-        : os(reinterpret_cast<float *>(memory)), states(reinterpret_cast<float2 *>(memory + SUMS)),
-          totals(reinterpret_cast<float2 *>(memory + SUMS + STATES)) {}
+        : os(reinterpret_cast<float *>(memory)), met(reinterpret_cast<float *>(memory + SUMS + STATES)),
+          states(reinterpret_cast<float2 *>(memory + SUMS)),
+          met_states(reinterpret_cast<float4 *>(memory + SUMS + STATES + MET_SUMS)) {}
 };
 
 // Elements of block `rank`'s share that exist.
 KS_DEVICE int ks_share_of(int rank, int rows) { return ks_max(0, ks_min(rows * BE - rank * SHARE, SHARE)); }
 
-KS_DEVICE void ks_send(void *to, unsigned barrier, int rank, float a, float b, float c, float d) {
-#if KS_CLUSTERED
-    ks_cluster_send(ks_shared_address(to), barrier, rank, make_float4(a, b, c, d));
-#else
-    *reinterpret_cast<float4 *>(to) = make_float4(a, b, c, d);
-#endif
-}
-
-// What this warp has of each row to the blocks that finish it.
-KS_DEVICE void ks_send_sums(const ks_room &room, unsigned barrier, int rank, int rows, const ks_sums &sums) {
-    const int lane = threadIdx.x % 32, sender = rank * SLICES + threadIdx.x / 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-#pragma unroll
-        for (int to = g; to < BLOCKS; to += 8)
-            if (ks_share_of(to, rows) > 0)
-                ks_send(room.states + sender * BM + 8 * r + 2 * t, barrier, to, sums.m[r][0], sums.l[r][0],
-                        sums.m[r][1], sums.l[r][1]);
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int h = 0; h < DOWN; h++) {
-                const int row = 8 * r + 2 * t + e, at = row * BE + 64 * h + 8 * g, to = at / SHARE;
-                if (row >= rows) continue;
-                float *place = room.os + sender * SHARE + at - to * SHARE;
-                const auto &o = sums.o[r];
-                ks_send(place, barrier, to, o[4 * h][e], o[4 * h][2 + e], o[4 * h + 1][e], o[4 * h + 1][2 + e]);
-                ks_send(place + 4, barrier, to, o[4 * h + 2][e], o[4 * h + 2][2 + e], o[4 * h + 3][e], o[4 * h + 3][2 + e]);
-            }
-    }
-}
-
-// Lanes that add up one piece of the outputs: as many as `threads` there are for it, a power of two up to 8.
-KS_DEVICE constexpr int ks_sharing(int threads) {
+// Lanes that add up one piece of the outputs, of `senders`: as many as `threads` there are for it, a power of two up to 8.
+KS_DEVICE constexpr int ks_sharing(int threads, int senders) {
     int lanes = 1;
-    while (lanes < 8 && 2 * lanes <= threads && 2 * lanes <= SENDERS) lanes *= 2;
+    while (lanes < 8 && 2 * lanes <= threads && 2 * lanes <= senders) lanes *= 2;
     return lanes;
 }
 
-// This block's share of the outputs, from what all warps have sent. Where they go is found before that has come.
-KS_DEVICE void ks_finish(
-    const ks_args &x, ks_at at, const ks_room &room, const ks_sharpness &by, unsigned barrier, int rank, int rows,
-    int columns
-) {
-    constexpr int across = SENDERS < 32 ? SENDERS : 32, beside = 32 / across;  // lanes of a row; rows of a warp
-    constexpr int turns = (SHARE + BE - 1) / BE + (SHARE < BE || SHARE % BE ? 1 : 0);  // rows of a share, at most
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, low = rank * SHARE / BE;
-    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4, pieces = SHARE / wide;  // columns of a lane
-    constexpr int together = ks_sharing(THREADS / pieces), own = 32 / together;  // lanes of a piece; pieces of a warp
-    const int64_t first = at.M, left = at.N;
-    at.M = first + ks_min((rank * SHARE + wide * (slice * own + lane % own)) / BE, rows - 1);
-    ks_row place = ks_row_of(x, at);
-#if KS_CLUSTERED
-    ks_barrier_wait(barrier, 0);
-#else
-    __syncthreads();
-#endif
-#pragma unroll
-    for (int n = 0; n < (turns + beside * SLICES - 1) / (beside * SLICES); n++) {
-        const int row = low + (n * SLICES + slice) * beside + lane / across, kept = ks_min(row, BM - 1);
-        float most = -KS_INFINITY, sum = 0;
-#pragma unroll
-        for (int s = lane % across; s < SENDERS; s += across)
-            if (row == kept) most = fmaxf(most, room.states[s * BM + row].x);
-#pragma unroll
-        for (int gap = 1; gap < across; gap *= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, gap));
-        const float shift = by.shift(most);
-#pragma unroll
-        for (int s = lane % across; s < SENDERS; s += across) {
-            if (row != kept) continue;  // the last row belongs to other lanes, which write
-            float2 &state = room.states[s * BM + row];
-            const float weight = ks_ex2_flushed(state.x * by.sharp - shift);
-            sum = fmaf(state.y, weight, sum);
-            state.x = weight;
-        }
-#pragma unroll
-        for (int gap = 1; gap < across; gap *= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, gap);
-        if (row == kept && lane % across == 0) room.totals[row] = make_float2(by.score(most), sum);
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int base = 0; base < pieces; base += SLICES * own) {
-        const int piece = base + slice * own + lane % own, element = rank * SHARE + wide * piece;
-        const bool there = piece < pieces && element < rows * BE;
-        const int row = there ? element / BE : low;
-        float o[wide] = {};
-        if (there)
+// Adds up what SENDERS have of `elements` outputs, at most MOST, WIDE neighbours at once: `part(s, e)` is where s's sums
+// from element e on lie, `state(s, e)` its m and l; `take(e, m, l, o)` is given the whole.
+template <int SENDERS, int MOST, int WIDE, class Part, class State, class Take>
+KS_DEVICE void ks_meet(int elements, const ks_sharpness &by, Part &&part, State &&state, Take &&take) {
+    constexpr int together = ks_sharing(THREADS * WIDE / MOST, SENDERS), own = 32 / together;  // lanes of a piece; pieces
+    const int lane = threadIdx.x % 32, first = (int(threadIdx.x) / 32 * own + lane % own) * WIDE;
 #pragma unroll 4
-            for (int s = lane / own; s < SENDERS; s += together) {
-                const float weight = room.states[s * BM + row].x;
-                const float4 *part = reinterpret_cast<const float4 *>(room.os + s * SHARE + wide * piece);
+    for (int n = 0; n < (MOST + SLICES * own * WIDE - 1) / (SLICES * own * WIDE); n++) {
+        const int e = first + n * SLICES * own * WIDE;
+        const bool there = e < elements;
+        float most = -KS_INFINITY, sum = 0, o[WIDE] = {};
+        if (there)
 #pragma unroll
-                for (int e = 0; e < wide; e += 4) {
-                    const float4 v = part[e / 4];
-                    o[e] = fmaf(v.x, weight, o[e]), o[e + 1] = fmaf(v.y, weight, o[e + 1]);
-                    o[e + 2] = fmaf(v.z, weight, o[e + 2]), o[e + 3] = fmaf(v.w, weight, o[e + 3]);
+            for (int s = lane / own; s < SENDERS; s += together) most = fmaxf(most, state(s, e).x);
+#pragma unroll
+        for (int gap = own; gap < 32; gap *= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, gap));
+        const float shift = by.shift(most);
+        if (there)
+#pragma unroll
+            for (int s = lane / own; s < SENDERS; s += together) {
+                const float2 known = state(s, e);
+                const float weight = ks_ex2_flushed(known.x * by.sharp - shift);
+                sum = fmaf(known.y, weight, sum);
+#pragma unroll
+                for (int w = 0; w < WIDE; w += 4) {
+                    const float4 v = *reinterpret_cast<const float4 *>(part(s, e) + w);
+                    o[w] = fmaf(v.x, weight, o[w]), o[w + 1] = fmaf(v.y, weight, o[w + 1]);
+                    o[w + 2] = fmaf(v.z, weight, o[w + 2]), o[w + 3] = fmaf(v.w, weight, o[w + 3]);
                 }
             }
 #pragma unroll
-        for (int gap = own; gap < 32; gap *= 2)
+        for (int gap = own; gap < 32; gap *= 2) {
+            sum += __shfl_xor_sync(0xFFFFFFFF, sum, gap);
 #pragma unroll
-            for (int e = 0; e < wide; e++) o[e] += __shfl_xor_sync(0xFFFFFFFF, o[e], gap);
-        const int column = element % BE;
-        at.M = first + row, at.N = left + column;
-        if (!there || lane >= own || column >= columns) continue;
-        ks_fields f[wide];
-#pragma unroll
-        for (int e = 0; e < wide; e++) f[e].m = room.totals[row].x, f[e].l = room.totals[row].y, f[e].o = o[e];
-        if (base > 0) place = ks_row_of(x, at);
-        ks_put_N<wide>(x, place, at, ks_min(wide, columns - column), f);
-        if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
+            for (int w = 0; w < WIDE; w++) o[w] += __shfl_xor_sync(0xFFFFFFFF, o[w], gap);
+        }
+        if (there && lane < own) take(e, most, sum, o);
     }
 }
+
+// Outputs from element `skip` of the tile on, as ks_meet gives them. Where they go is found before they have come.
+struct ks_finish {
+    const ks_args &x;
+    const ks_sharpness &by;
+    int64_t first, left;
+    int columns, skip, row;
+    ks_at at;
+    ks_row place;
+
+    KS_DEVICE ks_finish(const ks_args &x, const ks_sharpness &by, const ks_at &i, int rows, int columns, int skip, int near)
+        : x(x), by(by), first(i.M), left(i.N), columns(columns), skip(skip), row(ks_min((skip + near) / BE, rows - 1)), at(i) {
+        at.M = first + row;
+        place = ks_row_of(x, at);
+    }
+    template <int WIDE>
+    KS_DEVICE void operator()(int e, float most, float sum, const float (&o)[WIDE]) {
+        const int its = (skip + e) / BE, column = (skip + e) % BE;
+        if (column >= columns) return;
+        at.M = first + its, at.N = left;
+        if (its != row) place = ks_row_of(x, at), row = its;
+        at.N += column;
+        ks_fields f[WIDE];
+#pragma unroll
+        for (int w = 0; w < WIDE; w++) f[w].m = by.score(most), f[w].l = sum, f[w].o = o[w];
+        ks_put_N<WIDE>(x, place, at, ks_min(WIDE, columns - column), f);
+        if (KS_STATES && at.N == 0) ks_state(x, at, f[0]);
+    }
+};
 
 // The kernel, in `memory`: ROOM bytes, and after them what ks_operands takes.
 template <template <int> class ks_operands>
 KS_DEVICE void ks_attend_few(const ks_args &x, uint8_t *memory) {
-    ks_allow_next_launch();
     const ks_room room(memory);
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const unsigned blocks = unsigned(ks_ceil<int64_t>(ks_extent_M(x), BM)), batches = unsigned(ks_extent_B(x));
@@ -351,16 +325,15 @@ KS_DEVICE void ks_attend_few(const ks_args &x, uint8_t *memory) {
     i.M = int64_t(blocks - 1 - tile % blocks) * BM;  // rows that see most begin first
     i.B = tile / blocks % batches;
     const int rows = int(ks_min(ks_extent_M(x) - i.M, int64_t(BM)));
-    int rank = 0;
-    unsigned barrier = 0;
 #if KS_CLUSTERED
-    i.S = rank = int(ks_cluster_rank());
-    barrier = ks_shared_address(memory + SUMS + STATES + TOTALS);
+    const int rank = int(ks_cluster_rank());
+    i.S = rank;
+    const unsigned barrier = ks_shared_address(memory + BARRIER);
     if (threadIdx.x == 0) {
-        const int own = ks_share_of(rank, rows);
+        const int share = ks_share_of(rank, rows);
         ks_barrier_init(barrier, 1);
         ks_barrier_init_fence();
-        ks_barrier_expect(barrier, own > 0 ? SENDERS * (4 * own + 8 * BM) : 0);
+        ks_barrier_expect(barrier, BLOCKS * (4 * share + 16 * (share / PART)));
     }
     ks_cluster_arrive();  // nobody sends before all barriers are there
 #else
@@ -394,15 +367,6 @@ KS_DEVICE void ks_attend_few(const ks_args &x, uint8_t *memory) {
         at.M += ks_min(8 * r + g, rows - 1);
         queries[r] = {ks_at_Q(x, at), 0, ks_step_Q_D(x), 1, 8 * r + g < rows ? depth : 0};
     }
-    ks_wait_for_earlier_launch();
-    uint32_t q[TILES][ACROSS][4];
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-        if (whole)
-            ks_operands<KS_PIECES>::query(queries[r], q[r]);
-        else
-            ks_operands<KS_ONE_BY_ONE>::query(queries[r], q[r]);
-    }
     const ks_sharpness by(x);
     ks_sums sums;
 #pragma unroll
@@ -413,25 +377,51 @@ KS_DEVICE void ks_attend_few(const ks_args &x, uint8_t *memory) {
     }
     const int steps = (range.have + BK - 1) / BK;
     uint8_t *const apart = memory + ROOM;
+    float *const place = room.os + slice * BM * PITCH;
     if (all && step_k == BD && step_v == BE)
-        ks_attend(x, i, range, ks_operands<KS_CLOSE_ROWS>(keys, values, steps, apart), by, rows, q, sums);
+        ks_attend(x, i, range, ks_operands<KS_CLOSE_ROWS>(keys, values, steps, apart), queries, by, rows, sums, place);
     else if (all)
-        ks_attend(x, i, range, ks_operands<KS_ALL_PIECES>(keys, values, steps, apart), by, rows, q, sums);
+        ks_attend(x, i, range, ks_operands<KS_ALL_PIECES>(keys, values, steps, apart), queries, by, rows, sums, place);
     else if (whole)
-        ks_attend(x, i, range, ks_operands<KS_PIECES>(keys, values, steps, apart), by, rows, q, sums);
+        ks_attend(x, i, range, ks_operands<KS_PIECES>(keys, values, steps, apart), queries, by, rows, sums, place);
     else
-        ks_attend(x, i, range, ks_operands<KS_ONE_BY_ONE>(keys, values, steps, apart), by, rows, q, sums);
+        ks_attend(x, i, range, ks_operands<KS_ONE_BY_ONE>(keys, values, steps, apart), queries, by, rows, sums, place);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
-        for (int e = 0; e < 2; e++)
+        for (int e = 0; e < 2; e++) {
 #pragma unroll
             for (int gap = 4; gap < 32; gap *= 2) sums.l[r][e] += __shfl_xor_sync(0xFFFFFFFF, sums.l[r][e], gap);
+            if (g == 0) room.states[slice * BM + 8 * r + 2 * t + e] = make_float2(sums.m[r][e], sums.l[r][e]);
+        }
+    const auto part = [&](int s, int e) { return room.os + (s * BM + e / BE) * PITCH + e % BE; };
+    const auto state = [&](int s, int e) { return room.states[s * BM + e / BE]; };
 #if KS_CLUSTERED
+    constexpr int wide = SHARE > 4 * THREADS ? 8 : 4;
+    const int share = ks_share_of(rank, rows);
+    ks_finish finish(x, by, i, rows, columns, rank * SHARE, ks_min(int(threadIdx.x) * wide, SHARE - 1));
     ks_cluster_wait();
+    __syncthreads();
+    ks_meet<SLICES, BM * BE, 4>(rows * BE, by, part, state, [&](int e, float most, float sum, const float (&o)[4]) {
+        const int to = e / SHARE, its = e % SHARE;
+        const auto send = [&](void *place, float4 v) { ks_cluster_send(ks_shared_address(place), barrier, to, v); };
+        send(room.met + rank * SHARE + its, make_float4(o[0], o[1], o[2], o[3]));
+        if (its % PART == 0) send(room.met_states + rank * ROWS + its / PART, make_float4(most, sum, 0, 0));
+    });
+    if (share == 0) return;  // nothing is sent here
+    ks_barrier_wait(barrier, 0);
+    ks_meet<BLOCKS, SHARE, wide>(
+        share, by, [&](int s, int e) { return room.met + s * SHARE + e; },
+        [&](int s, int e) {
+            const float4 v = room.met_states[s * ROWS + e / PART];
+            return make_float2(v.x, v.y);
+        },
+        finish
+    );
+#else
+    constexpr int wide = BM * BE > 4 * THREADS ? 8 : 4;
+    ks_finish finish(x, by, i, rows, columns, 0, int(threadIdx.x) * wide);
+    __syncthreads();
+    ks_meet<SLICES, BM * BE, wide>(rows * BE, by, part, state, finish);
 #endif
-    ks_send_sums(room, barrier, rank, rows, sums);
-    if (KS_CLUSTERED && ks_share_of(rank, rows) == 0) return;  // nothing is sent here
-    ks_finish(x, i, room, by, barrier, rank, rows, columns);
 }
-

@@ -33,7 +33,7 @@ _BE = Param("BE", (64, 128, 192, 256), "columns of a block, filled up with zeros
 _STAGES = Param("STAGES", (2,), "steps whose keys and values a thread has: one at work, one on its way")
 _RING = Param("STAGES", (1, 2, 3, 4, 6), "steps of keys and values in shared memory")
 _SLICES = Param("SLICES", (2, 4, 8, 16), "warps, each with keys of its own")
-_AHEAD = Param("AHEAD", (0, 1, 4, 16), "steps that come to the second-level cache while the launch before still runs")
+_AHEAD = Param("AHEAD", (0, 1, 4, 8, 16), "steps asked into the second-level cache while the launch before still runs")
 _SLABS = Param("SPLIT", (2, 3, 4, 6, 8, 16, 32, 64), "slabs of the keys")
 _CLUSTER = Param("SPLIT", (2, 4, 8, 16), "blocks of a cluster, slabs of the keys")
 
@@ -54,8 +54,9 @@ def ring_registers(c: Config) -> int:
 
 def shared_bytes(c: Config) -> int:
     """Shared memory of a block: where sums meet, in whole 128 bytes, and the rings."""
-    blocks = c.get("SPLIT", 1)
-    together = 4 * c["SLICES"] * c["BM"] * (c["BE"] + 2 * blocks) + 8 * c["BM"] + 16
+    together = 4 * c["SLICES"] * c["BM"] * (c["BE"] + 6) + 16
+    if "SPLIT" in c:
+        together += 4 * c["BM"] * c["BE"] + 16 * (c["BM"] + c["SPLIT"])
     return -(-together // 128) * 128 + 2 * c["STAGES"] * c["BK"] * (c["BD"] + c["BE"])
 
 
@@ -83,7 +84,7 @@ _CONSTRAINTS = (
     Constraint("BK is larger than the keys need", covers(_BK, "K")),
     Constraint("a warp has neither 16 nor 32 keys of a step", lambda c, d, s: c["BK"] // c["SLICES"] in (16, 32)),
 )
-_SHARED = "4 * SLICES * BM * (BE + 2{blocks}) + 8 * BM + 16"
+_SHARED = "4 * SLICES * BM * (BE + 6){met} + 16"
 _RING_SHARED = f"ceil({_SHARED}, 128) * 128 + 2 * STAGES * BK * (BD + BE)"
 
 
@@ -93,7 +94,7 @@ def _launch(entry: str, together: str, *, clustered: bool) -> tuple[Launch, ...]
             entry,
             ("ceil(M, BM) * ceil(N, BE) * B * S", "1", "1"),
             "32 * SLICES",
-            together.format(blocks=" * SPLIT" if clustered else ""),
+            together.format(met=" + 4 * BM * BE + 16 * (BM + SPLIT)" if clustered else ""),
             cluster=("SPLIT" if clustered else "1", "1", "1"),  # type: ignore[arg-type]
             overlap=True,
         ),
