@@ -13,7 +13,7 @@ new result is the caller's to keep for as long as the graph may run; with CuPy, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from .. import launch
@@ -51,7 +51,6 @@ class Bound:
         self._go = launcher.run
         self.bytes = launcher.workspace_bytes
         self.spans = tuple(span(view) for view in views)
-        self._inputs = self.spans[:-1]
         self._capture = capture
 
     def run(self, addresses: Sequence[int], scalars: tuple[float, ...], library: Library) -> None:
@@ -66,12 +65,13 @@ class Bound:
             self._capture.keep(stream, block)
         self._go(addresses, scalars, stream, workspace)
 
-    def apart(self, addresses: Sequence[int]) -> bool:
-        """Is the last operand, an output, apart from all others?"""
-        at, (low, high) = addresses[-1], self.spans[-1]
-        first, end = at + low, at + high
-        for address, (low, high) in zip(addresses, self._inputs, strict=False):
-            if first < address + high and address + low < end:
+    def apart(self, addresses: Sequence[int], output: int, in_place: Collection[int] = ()) -> bool:
+        """Is an output, by its place among the operands, apart from all others, or just where one of `in_place` is?"""
+        spans, at = self.spans, addresses[output]
+        first, end = at + spans[output][0], at + spans[output][1]
+        for i, (address, (low, high)) in enumerate(zip(addresses, spans, strict=True)):
+            meet = first < address + high and address + low < end
+            if meet and i != output and not (address == at and i in in_place):
                 return False
         return True
 
@@ -123,7 +123,7 @@ class DevicePlan(plans.CallPlan):
             if ready is not None:
                 bound, shape = ready
                 if out is not None:
-                    if bound.apart(addresses):
+                    if bound.apart(addresses, len(arrays)):
                         bound.run(addresses, self._defaults, library)
                         return out
                 else:
