@@ -14,6 +14,7 @@ from ..launch import BASE_BYTES, ArrayView
 from . import plans
 from .device import Bound, DevicePlan
 from .libraries import BY_TYPE, Library
+from .strides import apart
 from .views import canonical
 
 Key = tuple[Any, ...]
@@ -87,7 +88,7 @@ class Asked:
                 return None
         if not ready.plain:
             addresses = [addresses[i] + offset for i, offset in zip(ready.sources, ready.offsets, strict=True)]
-        if self._out is not None and not ready.bound.apart(addresses, ready.output, ready.in_place):
+        if self._out is not None and not apart(ready.bound.spans, addresses, ready.output, ready.in_place):
             return None
         ready.bound.run(addresses, ready.scalars, library)
         return result

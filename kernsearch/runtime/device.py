@@ -13,7 +13,7 @@ new result is the caller's to keep for as long as the graph may run; with CuPy, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import launch
@@ -25,7 +25,7 @@ from ..plan import KernelPlan
 from ..records import lookup
 from . import libraries, plans
 from .libraries import BY_TYPE, Library
-from .strides import check_apart, overlap
+from .strides import apart, check_apart, overlap
 from .views import canonical, span
 
 _LEGACY = 2  # stream handles below this are the legacy default stream's
@@ -64,16 +64,6 @@ class Bound:
         if stream >= _LEGACY and self._capture.active(stream):
             self._capture.keep(stream, block)
         self._go(addresses, scalars, stream, workspace)
-
-    def apart(self, addresses: Sequence[int], output: int, in_place: Collection[int] = ()) -> bool:
-        """Is an output, by its place among the operands, apart from all others, or just where one of `in_place` is?"""
-        spans, at = self.spans, addresses[output]
-        first, end = at + spans[output][0], at + spans[output][1]
-        for i, (address, (low, high)) in enumerate(zip(addresses, spans, strict=True)):
-            meet = first < address + high and address + low < end
-            if meet and i != output and not (address == at and i in in_place):
-                return False
-        return True
 
     def _room(self, library: Library) -> tuple[Any, int]:
         try:
@@ -123,7 +113,7 @@ class DevicePlan(plans.CallPlan):
             if ready is not None:
                 bound, shape = ready
                 if out is not None:
-                    if bound.apart(addresses, len(arrays)):
+                    if apart(bound.spans, addresses, len(arrays)):
                         bound.run(addresses, self._defaults, library)
                         return out
                 else:
