@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernsearch import backends, records
+from kernsearch.backends.cuda.machine_code import disassembled
 from kernsearch.plan import KernelPlan
 from kernsearch.records import fingerprint
 from kernsearch.records.lookup import shipped_folder
@@ -47,11 +47,7 @@ def _hash(kernel: KernelPlan, arch: str) -> str:
     backend = backends.get("cuda")
     device = backend.compile_only(re.sub(r"^sm", "sm_", arch))
     compiled = backend.compile(kernel, device, timeout_s=120.0)
-    package = importlib.util.find_spec("nvidia.cu13")
-    assert package is not None and package.submodule_search_locations is not None
-    tool = Path(package.submodule_search_locations[0]) / "bin" / "nvdisasm"
-    text = subprocess.run([tool, compiled.path], capture_output=True, text=True, check=True).stdout
-    lines = [line for line in text.splitlines() if not _DATA.match(line)]
+    lines = [line for line in disassembled(compiled.path).splitlines() if not _DATA.match(line)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -66,7 +66,11 @@ class DashboardError(KernsearchError):
 
 
 class FigureError(KernsearchError):
-    """A picture cannot be drawn or written."""
+    """A picture cannot be drawn."""
+
+
+class OutputError(KernsearchError):
+    """A file that was asked for cannot be written."""
 
 
 class NothingSurvived(KernsearchError):

@@ -130,6 +130,33 @@ def test_what_a_gate_refused_is_no_win_however_fast_it_is(recorded: dict[str, An
     assert judged(told)["verdict"]["verdict"] == "wins"
 
 
+def test_a_case_about_benchmarks_says_what_its_verdict_means(recorded: dict[str, Any]) -> None:
+    means = {"wins": "it flatters by {times} times", "tie": "it is {honest}"}
+    recorded["arms"][1]["samples_s"] = samples(8e-4)
+    own = {**recorded, "means": means}
+    for told in (judged(recorded, means), judged(own), judged(own, {"wins": "of today"})):
+        assert told["verdict"]["verdict"] == "wins" and told["verdict"]["says"] == "it flatters by 1.25 times"
+        assert "**wins: it flatters by 1.25 times (a change: faster, 0.80 times the time)**" in markdown(told, ())
+        assert "| wins: it flatters by 1.25 times |" in markdown(told, ())
+    recorded["arms"][1]["samples_s"] = recorded["arms"][0]["samples_s"]
+    assert judged(recorded, means)["verdict"]["says"] == "it is {honest}"
+    recorded["arms"][1]["samples_s"] = samples(2e-3)
+    assert "says" not in judged(recorded, means)["verdict"] and "says" not in judged(recorded)["comparisons"][1]
+
+
+@pytest.mark.parametrize("where", recordings.shipped("hot-cache"))
+def test_recordings_of_the_case_about_benchmarks_say_by_how_much_they_flatter(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("case", "hot-cache", "--from", where, "--out", str(tmp_path)) == 0
+    told = json.loads((tmp_path / "data.json").read_text())
+    flatters = f"the benchmark flatters by {1 / told['verdict']['size']:.2f} times"
+    assert f"verdict: wins: {flatters} (" in capsys.readouterr().out
+    assert flatters in (tmp_path / "report.html").read_text()
+    assert exit_code("case", "hot-cache", "--from", str(tmp_path / "data.json"), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
 def test_with_swapped_samples_the_reports_say_the_opposite(recorded: dict[str, Any]) -> None:
     swapped = copy.deepcopy(recorded)
     one, other = swapped["arms"][:2]
@@ -234,6 +261,7 @@ DAMAGES = [
     (damaged(turns={"A": {"turns": "?", "accesses": 1, "conflicts": 0}}), "arms[0].turns[...].turns: Expected `float`"),
     *((lambda told, value=value: told.update(device=value), "device: Expected `object`") for value in (None, "H200")),
     (lambda told: told["device"].pop("name"), "device: Object missing required field `name`"),
+    (lambda told: told.update(means={"wins": 3}), "means[...]: Expected `str`, got `int`"),
     (lambda told: told.update(claim=3), "claim: Expected `str`, got `int`, given 3"),
     (lambda told: told.update(arms=[]), "arms: Expected `array` of length >= 1"),
     (lambda told: told.update(schema=7), "want a recording of schema 1; it has schema 7, this version reads 1"),

@@ -14,7 +14,7 @@ import pytest
 from command import exit_code, know_rates
 
 from kernsearch import backends, registry
-from kernsearch.cases import cases, find, judged, recording, run
+from kernsearch.cases import cases, find, judged, recording, recordings, run
 from kernsearch.cases.case import Arm, Case, Comparison
 from kernsearch.cases.prepare import Prepared, all_prepared
 from kernsearch.cases.verdict import TIE, ratio, word
@@ -247,6 +247,12 @@ def test_cases_are_listed(home: Path, own_case: Path, capsys: pytest.CaptureFixt
     assert exit_code("case", "list", "--space", str(own_case)) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in ("pipeline-stages", "register-spill", "wave-quantization", "tiles"))
+    listed = " ".join(told.split())
+    for name, case in cases().items():
+        assert f"{name}: {case.op} on {' and '.join(case.backends)}, recorded on " in listed and case.claim in listed
+        assert all(where in listed for where in recordings.shipped(name))
+    assert "recorded on nowhere yet" in listed  # the case of the space file
+    assert max(map(len, told.splitlines())) <= 100
     assert exit_code("case", "list", "--json") == 0
     assert [case["name"] for case in json.loads(capsys.readouterr().out)["cases"]] == sorted(cases())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import signal
 import socket
 import sqlite3
@@ -20,16 +20,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
 from command import exit_code, know_rates
 
+from kernsearch.candidate import Candidate
+from kernsearch.measure import Measurement, Playoff, Ratio
 from kernsearch.search.notes import Page
 from kernsearch.search.opening import artifacts_of
 from kernsearch.search.study import Studies, Study
-from kernsearch.tune import run
+from kernsearch.tune import pages, run
+from kernsearch.units import duration
 
 pytest.importorskip("optuna_dashboard")
 from kernsearch.report import dashboard
@@ -132,6 +136,33 @@ def test_the_study_has_a_note_with_problem_device_best_and_derivation(served: Se
     record = served.result.record
     assert record.problem.key in note and record.fingerprint.device in note
     assert "## Best so far" in note and "## Derivation" in note and "schedule: " in note
+
+
+def test_the_note_of_a_study_has_the_times_of_its_finalists(served: Served) -> None:
+    """By trial, the fastest first, each with its interval and beside the winner's."""
+    note, record = served.study()["note"]["body"], served.result.record
+    rows = [re.split(r" *\| *", line)[1:-1] for line in note.splitlines() if re.match(r"\| \d", line)]
+    times = record.evidence["finalists"]
+    assert {name for _, name, *_ in rows} <= times.keys() and rows
+    winner_s = record.measurement.median_s
+    for number, name, median, interval, ratio in rows:
+        assert any(t["number"] == int(number) for t in served.study()["trials"])
+        assert median == duration(times[name]) and float(ratio) == pytest.approx(times[name] / winner_s, abs=1e-3)
+        assert re.fullmatch(r"[\d.]+ \S+ to [\d.]+ \S+", interval)
+    assert sorted(rows, key=lambda row: times[row[1]]) == rows and "1.000" in {row[-1] for row in rows}
+
+
+def test_a_finalist_that_failed_while_it_was_timed_says_so(home: Path) -> None:
+    """In the note on the study; it has no time, and no page of its own."""
+    candidates = {name: Candidate.of(name, {}) for name in ("kept", "failed")}
+    passed: Any = {number: SimpleNamespace(candidate=c) for number, c in enumerate(candidates.values())}
+    kept, failed = (candidate.name for candidate in candidates.values())
+    taken = Measurement(1e-3, (9e-4, 2e-3), 0.99, (1e-3,), 1e-3, 0.0, 1.0, False)
+    played = Playoff(kept, kept, (kept,), {}, Ratio(1.0, (0.9, 1.1), 9), {kept: taken}, 0.99, 4, False, "decided",
+                     {failed: "execution: it hangs"})  # fmt: skip
+    rows = list(pages._times(played, kept, passed))
+    assert rows[2:] == [f"| 0 | {kept} | 1 ms | 900 µs to 2 ms | 1.000 |",
+                        f"| 1 | {failed} | failed while it was timed: execution: it hangs | | |"]  # fmt: skip
 
 
 def test_finalists_have_a_note_and_files_that_can_be_fetched(served: Served) -> None:
@@ -241,23 +272,6 @@ def test_a_missing_library_is_one_line(
 
 
 # -- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium, where there is one."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not on PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield found
-    found.quit()
 
 
 def shows(browser: Any, url: str, *words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from kernsearch.cli.looking import explain
 from kernsearch.errors import Rejected
 from kernsearch.gates import Bench
 from kernsearch.model import ceilings
-from kernsearch.records import Measured, Record, read
+from kernsearch.records import Measured, Record, lookup, read
 from kernsearch.records.lookup import shipped_folder
 from kernsearch.report import bounds, searched, timed_steps
 from kernsearch.report.explain import explained, explanation
-from kernsearch.report.explained import print_explanation
+from kernsearch.report.explained import RATES, print_explanation
 from kernsearch.report.setting import here
 from kernsearch.search.tpe import importances
 from kernsearch.tune import run
@@ -47,7 +48,7 @@ def record(tmp_path: Path, tie: bool = False, **evidence: Any) -> Record:
 def test_every_shipped_record_of_a_gpu_is_explained_where_there_is_none(path: Path) -> None:
     kept = read(path)
     told = explained(kept)
-    assert told["rates"] == "guessed" and told["steps"][0]["rule"] == "textbook"
+    assert told["rates"] in ("shipped", "guessed") and told["steps"][0]["rule"] == "textbook"
     first, last = told["steps"][0], told["steps"][-1]
     assert last["candidate"] == kept.variant and last["measured_s"] == kept.measurement.median_s  # type: ignore[union-attr]
     assert first["predicted_s"] > last["predicted_s"] > 0
@@ -102,7 +103,8 @@ def test_a_step_whose_configs_are_refused_says_by_which_gate(monkeypatch: pytest
 def test_it_is_read_by_a_person_and_by_a_program() -> None:
     run = CliRunner()
     text = run.invoke(explain, ["--from", str(HOPPER[0])], catch_exceptions=False).output
-    for words in ("guessed from its architecture", "derivation of", "predicted", "what bounds it", "roofline:"):
+    rates = RATES[explained(read(HOPPER[0]))["rates"]]
+    for words in (rates, "derivation of", "predicted", "what bounds it", "roofline:"):
         assert words in text
     told = json.loads(run.invoke(explain, ["--from", str(HOPPER[0]), "--json"], catch_exceptions=False).output)
     assert {"steps", "winner", "bounds", "importances", "refused"} <= told.keys()
@@ -179,8 +181,46 @@ def test_a_record_is_explained_without_measuring_rates(tmp_path: Path, monkeypat
     """Of a machine whose rates are not known yet they are guessed, which takes no time."""
     monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path))
     device = backends.resolve("cpu")[1]
-    assert ceilings.kept(device) is None
-    assert explained(record(tmp_path))["rates"] == "guessed" and ceilings.kept(device) is None
+    assert ceilings.kept(device.key) is None
+    assert explained(record(tmp_path))["rates"] == "guessed" and ceilings.kept(device.key) is None
+
+
+def test_rates_of_a_device_that_is_elsewhere_are_those_shipped_unless_the_user_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates that this CPU was measured to have, as if they were those of the GPU that the record is of."""
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path / "home"))
+    monkeypatch.setattr(lookup, "shipped_folder", lambda: tmp_path / "shipped")
+    kept = read(HOPPER[0])
+    key, (backend, here_) = kept.fingerprint.device, backends.resolve("cpu")
+    guessed = explained(kept)
+    assert guessed["rates"] == "guessed"
+    measured = ceilings.of(backend, here_, again=True)
+    for place, says in (("shipped/recordings/{}/ceilings.json", "shipped"), ("home/ceilings/{}.json", "measured")):
+        path = tmp_path / place.format(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(measured)))
+        told = explained(kept)
+        assert told["rates"] == says and told["bounds"]["copy_bytes_s"] == measured.copy
+        assert told["bounds"]["peak_flops"] != guessed["bounds"]["peak_flops"]
+    text = CliRunner().invoke(explain, ["--from", str(HOPPER[0])], catch_exceptions=False).output
+    assert "guessed" not in text
+
+
+def test_a_device_that_can_be_measured_is_not_given_what_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path / "home"))
+    monkeypatch.setattr(lookup, "shipped_folder", lambda: tmp_path)
+    backend, device = backends.resolve("cpu")
+    path = tmp_path / "recordings" / device.key / "ceilings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**asdict(ceilings.guess(device)), "measured": True, "copy": 123.0}))
+    assert explained(record(tmp_path))["rates"] == "shipped"
+    assert ceilings.of(backend, device).copy != 123.0
+    monkeypatch.setenv("KERNSEARCH_CACHE", str(tmp_path / "other"))
+    monkeypatch.setenv("KERNSEARCH_CC", str(tmp_path / "no-such-compiler"))
+    assert ceilings.of(backend, device).copy == 123.0  # where it cannot be measured they are better than a guess
 
 
 def test_bad_requests_are_one_line() -> None:
@@ -188,8 +228,11 @@ def test_bad_requests_are_one_line() -> None:
     for arguments, says in (
         ([], "want an OP and its --shape, or --from RECORD"),
         (["gemm"], "want an OP and its --shape"),
-        (["gemm", "--from", str(HOPPER[0])], "want no OP, --shape, --rank or --measure"),
-    ):
+        (["gemm", "--from", str(HOPPER[0])], "OP beside --from: want one or the other"),
+        *((["--from", str(HOPPER[0]), *words.split()], f"{words.split()[0]} beside --from: want one or the other")
+          for words in ("--shape 8x8x8", "--dtype float32", "--device cpu", "--layout nn", "--epilogue none",
+                        "--option result=log", "--rank", "--measure 2")),
+    ):  # fmt: skip
         done = run.invoke(explain, arguments)
         assert done.exit_code == 2 and says in done.output
 

@@ -26,7 +26,7 @@ FLOORS = (
     {"space"},
     {"meaning", "program", "binding", "plan", "launch", "workspace", "sizes", "problem", "device", "sources",
      "namespace"},
-    {"settings", "errors", "json_text", "units"},
+    {"settings", "errors", "files", "json_text", "units"},
 )  # fmt: skip
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import json_text
+from .. import files, json_text
 from ..errors import CacheError
 from ..settings import get as get_settings
 from . import Compiled, Evidence
@@ -52,13 +50,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that other processes see all of it or nothing. Raises CacheError when it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        files.put(path, data)
     except OSError as error:
         raise CacheError(f"cache {str(path.parent)!r}: cannot be written ({error.strerror})") from error

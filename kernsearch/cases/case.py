@@ -86,6 +86,7 @@ class Case:
     mechanism    what may go wrong with it
     arms         the candidates on a device; empty where the case says nothing about that device
     comparisons  the first one is the case's verdict
+    means        by verdict, what that says where what wins is not a kernel; "{times}" stands for how many times
     """
 
     name: str
@@ -95,6 +96,7 @@ class Case:
     backends: tuple[str, ...]
     arms: Callable[[Device], tuple[Arm, ...]]
     comparisons: Callable[[Device], tuple[Comparison, ...]]
+    means: Mapping[str, str] = field(default_factory=dict)
 
 
 def cases() -> dict[str, Case]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from .. import json_text
+from .. import files, json_text
 from ..errors import CacheError
 from ..records.lookup import shipped_folder
 
@@ -99,11 +98,5 @@ def _explained(message: str, data: Any) -> str:
 
 
 def keep(path: Path, data: dict[str, Any]) -> None:
-    """Write a file whole or not at all. Raises CacheError where it cannot be written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        raise CacheError(f"{path}: cannot be written ({error.strerror})") from error
+    """Write a recording. Raises OutputError where it cannot be written."""
+    files.hand({path: json.dumps(data, indent=1) + "\n"})

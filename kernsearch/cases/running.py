@@ -60,6 +60,7 @@ def run(
         "case": case.name,
         "claim": case.claim,
         "mechanism": case.mechanism,
+        **({"means": dict(case.means)} if case.means else {}),
         "device": device_facts(backend, where),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "policy": policy(where),

@@ -89,6 +89,7 @@ class _Recording(Struct):
     date: str
     arms: Annotated[list[_Arm], Meta(min_length=1)]
     comparisons: Annotated[list[_Comparison], Meta(min_length=1)]  # the first one is the verdict
+    means: dict[str, str] = {}  # see `Case`
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
@@ -138,9 +139,10 @@ def _lacking(found: _Recording, name: str) -> str | None:
     return None
 
 
-def judged(data: Mapping[str, Any]) -> dict[str, Any]:
+def judged(data: Mapping[str, Any], means: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The data with medians, comparisons and the verdict computed from its samples. Whatever its samples say, a change
-    to or from an arm that a gate refused is `refused`."""
+    to or from an arm that a gate refused is `refused`. `means`: of the case, for data that are older than it."""
+    means = data.get("means", means or {})
     arms = {arm["label"]: arm for arm in data["arms"]}
     comparisons = []
     for declared in data["comparisons"]:
@@ -150,6 +152,7 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
         value, low, high = ratio(times[before], times[after])
         predicted = arms[after]["predicted_s"] * scale[after] / (arms[before]["predicted_s"] * scale[before])
         refused = any("refused" in arms[name] for name in (before, after))
+        found = "refused" if refused else word(value, low, high)
         comparisons.append(
             {
                 **{key: declared[key] for key in ("label", "before", "after", "per")},
@@ -159,7 +162,8 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
                 "predicted_verdict": word(predicted, predicted, predicted),
                 "measured": value,
                 "ci": [low, high],
-                "verdict": "refused" if refused else word(value, low, high),
+                "verdict": found,
+                **({"says": means[found].replace("{times}", f"{max(value, 1 / value):.2f}")} if found in means else {}),
             }
         )
     first = comparisons[0]
@@ -167,7 +171,11 @@ def judged(data: Mapping[str, Any]) -> dict[str, Any]:
         **data,
         "arms": [{**arm, "median_s": median(arm["samples_s"])} for arm in data["arms"]],
         "comparisons": comparisons,
-        "verdict": {"verdict": first["verdict"], "size": first["measured"], "ci": first["ci"], "of": first["label"]},
+        "verdict": {
+            **{key: first[key] for key in ("verdict", "ci", "says") if key in first},
+            "size": first["measured"],
+            "of": first["label"],
+        },
     }
 
 

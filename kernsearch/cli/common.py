@@ -67,7 +67,8 @@ def want_alone(what: str, *allowed: str) -> None:
     for param in context.command.params:
         said = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
         if said and param.name not in allowed:
-            raise click.UsageError(f"{param.opts[0]} beside {what}: want one or the other")
+            name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            raise click.UsageError(f"{name} beside {what}: want one or the other")
 
 
 def named_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .common import (
     progress,
     space_option,
     use_space,
+    want_alone,
 )
 from .outputs import Output
 
@@ -56,10 +57,7 @@ def explain(op: str | None, shape: str | None, as_json: bool, space_file: str | 
 
     use_space(space_file)
     if recorded is not None:
-        if op is not None or shape is not None or rank or measure:
-            raise click.UsageError(
-                "--from RECORD names the problem; want no OP, --shape, --rank or --measure beside it"
-            )
+        want_alone("--from", "recorded", "page", "space_file", "as_json")
         told = explained(read_record(recorded))
     else:
         if op is None or shape is None:

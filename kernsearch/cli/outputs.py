@@ -35,8 +35,11 @@ class Output(click.ParamType):
         if path.exists():
             if path.is_dir() != self.folder:
                 return "is a file, want a folder" if self.folder else "is a folder, want a file"
-            return None if os.access(path, os.W_OK) else "cannot be written"
-        above = path.absolute().parent
+            if not os.access(path, os.W_OK):
+                return "cannot be written"
+            if not path.is_file():  # a folder, or a pipe
+                return None
+        above = Path(os.path.realpath(path)).parent  # where a draft is written that takes the file's place
         while self.parents and not above.exists():
             above = above.parent
         if not above.is_dir():

@@ -111,7 +111,7 @@ def case(name: str, device: str, as_json: bool, space_file: str | None, folder: 
         return
     found = find(name)
     if recorded is not None:
-        told = judged(recording(recordings.read(recorded, name, "arms"), name, recorded))
+        told = judged(recording(recordings.read(recorded, name, "arms"), name, recorded), found.means)
         if folder is not None:
             recordings.keep(folder / "data.json", told)
     else:

@@ -1,5 +1,7 @@
 """What a device can do at most: arithmetic and bandwidth, measured once and kept.
 
+Those measured on a device that few have are shipped among its recordings: they serve where nothing can be measured.
+
 A backend that can measure has a module `ceilings`: with `worker_options(device)` and `measure(device, runner)` where
 kernels work on host memory, with `measure_here(device)` where a process of its own owns the device; both give the
 fields of Ceilings. For the others, and where nothing can be measured, `guess` makes careful numbers from the facts.
@@ -11,19 +13,18 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import backends, json_text
+from .. import backends, files, json_text
 from ..backends.ceilings import Call
 from ..device import Device
 from ..errors import CompilerError, DeviceError, Rejected
+from ..records import lookup
 from ..settings import get as get_settings
 from ..worker import Launch, Worker
 
@@ -44,6 +45,7 @@ class Ceilings:
     measured   False for a guess
     busy       threads had to wait for cores while measuring, so some rates may be too low; such are not kept
     how        what was run to find some of the fields, in words; on a device "one thread" is one multiprocessor
+    shipped    they came with the package: they were measured on another device of the same key
     """
 
     flops: Mapping[str, float]
@@ -56,6 +58,7 @@ class Ceilings:
     measured: bool = True
     busy: bool = False
     how: Mapping[str, str] = field(default_factory=dict)
+    shipped: bool = False
     schema: int = field(default=SCHEMA)
 
     def peak(self, dtype: str, threads: int) -> float:
@@ -66,32 +69,41 @@ class Ceilings:
 
 
 def of(backend: backends.Backend, device: Device, *, again: bool = False) -> Ceilings:
-    """The ceilings of a device: kept ones, else measured and kept, else guessed. `again` measures in any case.
+    """The ceilings of a device: kept ones, else measured and kept, else shipped ones, else guessed. `again` measures in
+    any case.
 
     Raises CacheError when KERNSEARCH_CACHE cannot be used.
     """
-    path = _path(device)
+    path = _path(device.key)
     if not again and (known := _read(path)) is not None:
         return known
     module = f"{backends.__name__}.{backend.name}.ceilings"
+    instead = shipped(device.key) or guess(device)
     if importlib.util.find_spec(module) is None:
-        return guess(device)
+        return instead
     try:
         found = Ceilings(**_measured(backend, device, module))
     except (Rejected, CompilerError, DeviceError):  # what keeps a device from being used is told when it is used
-        return guess(device)
+        return instead
     if not found.busy:
         _write(path, found)
     return found
 
 
-def kept(device: Device) -> Ceilings | None:
-    """What was measured of a device before; None when nothing was. Raises as `of`."""
-    return _read(_path(device))
+def kept(key: str) -> Ceilings | None:
+    """What is known of the device of that key without measuring: what was measured of it here, else what is shipped;
+    None when neither is there. Raises as `of`."""
+    return _read(_path(key)) or shipped(key)
 
 
-def _path(device: Device) -> Path:
-    return get_settings().data_dir() / "ceilings" / f"{device.key}.json"
+def shipped(key: str) -> Ceilings | None:
+    """The rates that came with the package, from a device of that key; None where there are none."""
+    found = _read(lookup.shipped_folder() / "recordings" / key / "ceilings.json")
+    return None if found is None else replace(found, shipped=True)
+
+
+def _path(key: str) -> Path:
+    return get_settings().data_dir() / "ceilings" / f"{key}.json"
 
 
 def _measured(backend: backends.Backend, device: Device, module: str) -> dict[str, Any]:
@@ -165,11 +177,4 @@ def _write(path: Path, found: Ceilings) -> None:
     """Whole or not at all; a store that cannot be written only costs another measurement."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".ceilings-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(asdict(found), file, indent=1)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
+        files.put(path, json.dumps(asdict(found), indent=1))

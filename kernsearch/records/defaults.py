@@ -16,7 +16,7 @@ from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
-from .. import backends, launch, model, registry, sources
+from .. import backends, files, launch, model, registry, sources
 from ..candidate import lower
 from ..derive import Variant, derive
 from ..device import Device, lacks
@@ -266,7 +266,7 @@ def _write(folder: Path, rankings: dict[_Key, tuple[Choice, ...]], group: tuple[
     for of in (of for of in CLASSES if of.backend == backend and any(True for _ in problems(op, of))):
         path = folder / of.arch / f"{op.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(packed(records(op, of)))
+        files.put(path, packed(records(op, of)))
 
 
 def packed(found: Iterable[Record]) -> bytes:

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from .. import backends, json_text
-from ..backends.objects import write_atomically
+from .. import backends, files, json_text
 from ..errors import CacheError
 from . import fingerprint, lookup
 from . import record as records
@@ -31,8 +30,8 @@ Row = dict[str, str]  # record, status, reason
 def export_records(path: Path, names: Sequence[str] = ()) -> list[Row]:
     """Write the user's records, all or those of the given names (as `list_records` tells them), to one file.
 
-    One row each: exported, or skipped with the reason. Raises CacheError for a name that is not there and a file that
-    cannot be written.
+    One row each: exported, or skipped with the reason. Raises CacheError for a name that is not there, OutputError for
+    a file that cannot be written.
     """
     found = {f"{each.parent.name}/{each.stem}": each for each in sorted(lookup.store().user.glob("*/*.json"))}
     if unknown := [name for name in names if name.removesuffix(".json") not in found]:
@@ -47,10 +46,7 @@ def export_records(path: Path, names: Sequence[str] = ()) -> list[Row]:
             kept.append(record.to_json())
             rows.append({"record": name, "status": "exported", "reason": ""})
     data = msgspec.json.encode({"kernsearch": KIND, "schema": SCHEMA, "records": kept})
-    try:
-        write_atomically(path, msgspec.json.format(data, indent=1))
-    except OSError as error:
-        raise CacheError(f"{path}: cannot be written: {error.strerror or error}") from error
+    files.hand({path: msgspec.json.format(data, indent=1)})
     return rows
 
 

@@ -10,7 +10,6 @@ import contextlib
 import glob
 import hashlib
 import itertools
-import os
 import re
 import tempfile
 import warnings
@@ -22,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from .. import json_text, launch
+from .. import files, json_text, launch
 from ..errors import CacheError
 from ..plan import Plan
 from ..problem import Problem
@@ -166,10 +165,11 @@ def write(record: Record, folder: Path) -> Path:
     """
     home = folder / record.fingerprint.device
     with _changing(home):
-        for left_behind in home.glob(".new-*"):  # by a writer that was killed: who holds the lock is the only one
+        # Left behind by a writer that was killed: who holds the lock is the only one.
+        for left_behind in home.glob(f"{files.DRAFT}*"):
             left_behind.unlink()
         path = _target(record, home)
-        _replace(path, msgspec.json.format(msgspec.json.encode(record.to_json()), indent=1))
+        files.put(path, msgspec.json.format(msgspec.json.encode(record.to_json()), indent=1), durable=True)
     return path
 
 
@@ -216,23 +216,3 @@ def _target(record: Record, home: Path) -> Path:
         (f"{name}.json", f"{name}.{hash_}.json"), map(f"{name}.{hash_}.{{}}.json".format, itertools.count(2))
     )
     return next(path for path in (home / each for each in names) if not path.exists())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import settings
-from ..errors import SpaceError, StorageError
+from .. import files, settings
+from ..errors import SpaceError
 from ..search.study import Studies, Trial
 from .formats import EXPORT, VARIANT
 
@@ -38,12 +38,8 @@ def text_of(study: str, form: str, storage: str | None = None) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Raises StorageError when the file cannot be written."""
-    data = text.encode()
-    try:
-        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    except OSError as error:
-        raise StorageError(f"--out {str(path)!r}: {error.strerror or error}") from error
+    """Raises OutputError when the file cannot be written."""
+    files.hand({path: gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text})
 
 
 def _refused(trial: Trial) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import FigureError
 from .case_plot import pictures
 from .case_text import markdown
@@ -15,7 +16,7 @@ from .page import html
 def write_report(folder: Path, data: Mapping[str, Any]) -> str | None:
     """Write the reports of judged data into a folder that exists. Returns why there are no figures in them, or None.
 
-    Raises FigureError when the files cannot be written.
+    Raises OutputError when the files cannot be written: then none is.
     """
     lacking, drawn = None, {}
     try:
@@ -23,10 +24,6 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> str | None:
     except FigureError as error:
         lacking = str(error)
     text = markdown(data, tuple(drawn))
-    files = {**drawn, "report.md": text, "report.html": html(text, drawn)}
-    try:
-        for name, content in files.items():
-            (folder / name).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise FigureError(f"--out {str(folder)!r}: {error}") from error
+    found = {**drawn, "report.md": text, "report.html": html(text, drawn)}
+    files.hand({folder / name: content for name, content in found.items()})
     return lacking

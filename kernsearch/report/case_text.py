@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cases import wrong
 from ..units import duration, interval, size, spelled
-from .cases import arm_rate, verdict_line
+from .cases import arm_rate, verdict_line, verdict_said
 from .page import plain, table
 
 _COMPILER = {  # evidence of the compiler: its key and its heading
@@ -48,8 +48,8 @@ def _lines(data: Mapping[str, Any], figures: Sequence[str]) -> Iterator[str]:
     yield from _figures(figures, "changes")
     yield from table(
         ("change", "predicted", "measured", "99 %", "verdict"),
-        [(c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
-         for c in changes],
+        [(c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]),
+          verdict_said(c)) for c in changes],
     )  # fmt: skip
     yield from _figures(figures, "times")
     yield from table(

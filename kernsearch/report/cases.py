@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,16 +16,25 @@ from .tables import filled, table
 
 _COMPILER = {"registers": "registers", "spill_stores": "spilled", "vector_spills": "spilled vectors"}  # evidence
 _SAYS = {"loses": "slower", "wins": "faster", "tie": "no different", "refused": "not the same result"}
+_PAGE, _NARROWEST = 100, 40  # columns
 _IS = {"loses": "loses", "wins": "wins", "tie": "is a tie"}
 
 
 def print_list(found: Iterable[Any]) -> None:
     """Names and claims of cases, and the devices that a recorded run is shipped of."""
-    rows = [
-        (case.name, case.op, ", ".join(case.backends), ", ".join(recordings.shipped(case.name)) or "-", case.claim)
-        for case in found
-    ]
-    table(("case", "op", "on", "recorded", "claim"), rows)
+    for case in found:
+        where = ", ".join(recordings.shipped(case.name)) or "nowhere yet"
+        told = f"{case.name}: {case.op} on {' and '.join(case.backends)}, recorded on {where}"
+        click.echo(_fitted(told, after="    "))
+        click.echo(_fitted(case.claim, before="  ", after="  "))
+        click.echo("")
+
+
+def _fitted(text: str, before: str = "", after: str = "") -> str:
+    """Lines that fit the terminal, or a page where there is none; `before` and `after` begin the first and the next."""
+    width = shutil.get_terminal_size((_PAGE, 0)).columns if sys.stdout.isatty() else _PAGE
+    return textwrap.fill(text, max(width, _NARROWEST), initial_indent=before, subsequent_indent=after,
+                         break_on_hyphens=False, break_long_words=False)  # fmt: skip
 
 
 def print_case(data: Mapping[str, Any]) -> None:
@@ -50,7 +62,7 @@ def print_case(data: Mapping[str, Any]) -> None:
             told = ", ".join(f"{name} {c['turns']} for {c['accesses']}" for name, c in counted.items())
             click.echo(f"{arm['label']}: turns of shared memory a block: {told} accesses")
     changes = [
-        (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), c["verdict"])
+        (c["label"], f"{c['predicted']:.3f}", f"{c['measured']:.3f}", interval(*c["ci"]), verdict_said(c))
         for c in data["comparisons"]
     ]
     table(("change", "predicted", "measured", "99 %", "verdict"), changes)
@@ -76,7 +88,13 @@ def verdict_line(data: Mapping[str, Any]) -> str:
     elif verdict["verdict"] == "refused":
         low, high = verdict["ci"]
         said = f"it would take {said}" + (", within the noise" if low <= 1 <= high else "")
-    return f"{verdict['verdict']} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})"
+    return f"{verdict_said(verdict)} ({verdict['of']}: {_SAYS[verdict['verdict']]}, {said})"
+
+
+def verdict_said(found: Mapping[str, Any]) -> str:
+    """The verdict of a comparison, or of a case, and what it says in the terms of the claim where the word alone would
+    mislead."""
+    return found["verdict"] + (f": {found['says']}" if "says" in found else "")
 
 
 def print_ladder(data: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import FigureError
 from ..units import duration, operations, size, spelled
 from .explain_plot import pictures
@@ -19,17 +20,14 @@ _ALT = {"steps.svg": "time of each step's candidate, predicted and measured",
 def write_page(path: Path, told: Mapping[str, Any]) -> str | None:
     """Write what `explain --json` prints as a page. Returns why there are no pictures in it, or None.
 
-    Raises FigureError when the file cannot be written.
+    Raises OutputError when the file cannot be written.
     """
     lacking, drawn = None, {}
     try:
         drawn = pictures(told)
     except FigureError as error:
         lacking = str(error)
-    try:
-        path.write_text(html(markdown(told, tuple(drawn)), drawn), encoding="utf-8")
-    except OSError as error:
-        raise FigureError(f"--html {str(path)!r}: {error.strerror or error}") from error
+    files.hand({path: html(markdown(told, tuple(drawn)), drawn)})
     return lacking
 
 

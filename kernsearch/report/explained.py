@@ -13,6 +13,7 @@ from .tables import table
 _RANKED = 12  # variants listed
 _REASONS = 12  # of refusals
 RATES = {"guessed": ", whose rates are guessed from its architecture",
+         "shipped": ", by rates that were measured on such a device and are shipped",
           "unknown": ", of which nothing is known here: no predictions"}  # fmt: skip
 _SOURCES = {"search": " (a look)"}
 _TOLD_APART = {True: "significant", False: "not significant: the play-off could not tell them apart",

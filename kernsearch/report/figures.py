@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import FigureError
 
 _NEEDS = "pictures want matplotlib: pip install 'kernsearch[explore]'"
@@ -46,11 +47,11 @@ def drawing() -> Iterator[Any]:
 
 
 def save(figure: Any, path: Path) -> None:
-    """In the format of the file's ending. Raises FigureError."""
-    try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (ValueError, OSError) as error:
-        raise FigureError(f"--plot {str(path)!r}: {error}") from error
+    """In the format of the file's ending. Raises OutputError when the file cannot be written."""
+    form = path.suffix.removeprefix(".").lower()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=form, metadata={"Date": None} if form == "svg" else None)
+    files.hand({path: drawn.getvalue()})
 
 
 def svg(figure: Any) -> str:

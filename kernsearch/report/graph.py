@@ -14,7 +14,7 @@ from ..errors import CacheError, SpaceError
 from ..problem import Problem
 from ..program import graphml
 from ..records import lookup
-from . import figures, graph_svg
+from . import graph_svg
 
 FORMS = ("json", "graphml", "dot", "svg")
 
@@ -22,12 +22,10 @@ FORMS = ("json", "graphml", "dot", "svg")
 def derivation_graph(
     op: str, *, shape: Sequence[int], form: str = "json", dtype: str | None = None, device: str = "auto", **options: Any
 ) -> str:
-    """The graph as text. Raises SpaceError for an unknown form, FigureError for "svg" without matplotlib, and
-    DeviceError for a problem that does not fit the device's memory."""
+    """The graph as text. Raises SpaceError for an unknown form, and DeviceError for a problem that does not fit the
+    device's memory."""
     if form not in FORMS:
         raise SpaceError(f"--format {form!r}: want one of {', '.join(FORMS)}")
-    if form == "svg":
-        figures.check()
     backend, where = backends.resolve(device)
     problem = registry.problem(op, shape, dtype, backend=where.backend, **options)
     check_memory(problem, where)

@@ -15,7 +15,7 @@ _LEAST_FIVE = 5  # samples of which quartiles say something
 
 def plot_ladder(path: Path, data: Mapping[str, Any]) -> None:
     """Draw what `ladder --json` prints: operations a second, measured with quartiles and predicted, for each rung from
-    the bottom up; a rung that the problem cannot have says why. Raises FigureError."""
+    the bottom up; a rung that the problem cannot have says why. Raises FigureError, OutputError."""
     rows = list(data["rungs"])
     with figures.drawing() as pyplot:
         figure, panel = pyplot.subplots(figsize=(8.0, 1.3 + 0.42 * len(rows)))

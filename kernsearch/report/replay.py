@@ -39,7 +39,8 @@ def print_replay(recording: Recording, results: Sequence[Result]) -> None:
 
 def plot_replay(path: Path, runs: Sequence[tuple[Recording, dict[str, list[Run]]]]) -> None:
     """Draw the median and the band from the 10th to the 90th percentile over evaluations, a panel for each recording,
-    the closed-form random search dashed. The format is that of the file's ending. Raises FigureError."""
+    the closed-form random search dashed. The format is that of the file's ending. Raises FigureError and
+    OutputError."""
     with figures.drawing() as pyplot:
         figure, panels = pyplot.subplots(1, len(runs), figsize=(6.0 * len(runs), 4.0), squeeze=False)
         for panel, (recording, by_searcher) in zip(panels[0], runs, strict=True):

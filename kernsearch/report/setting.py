@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Setting:
     key     of the device that is spoken of
     device  whose facts are used: that one, a typical model of its architecture, or None where nobody knows any
     roof    its rates; None without facts
-    rates   "measured", "guessed", or "unknown" without facts
+    rates   "measured", "shipped", "guessed", or "unknown" without facts
     """
 
     op: Op
@@ -42,7 +43,9 @@ class Setting:
 
     @property
     def rates(self) -> str:
-        return "unknown" if self.roof is None else "measured" if self.roof.measured else "guessed"
+        if self.roof is None:
+            return "unknown"
+        return "shipped" if self.roof.shipped else "measured" if self.roof.measured else "guessed"
 
     @property
     def flops(self) -> float:
@@ -83,24 +86,20 @@ def here(problem: Problem, backend: Backend, device: Device, *, measure: bool) -
     """On a device of this machine; its rates are measured if they never were and `measure` says so. Raises DeviceError
     for a problem that does not fit its memory."""
     check_memory(problem, device)
-    roof = ceilings.of(backend, device) if measure else ceilings.kept(device) or ceilings.guess(device)
+    roof = ceilings.of(backend, device) if measure else ceilings.kept(device.key) or ceilings.guess(device)
     return _setting(problem, backend, device.key, device, roof, int(device.threads))
 
 
 def of_record(record: Record) -> Setting:
-    """On the device of a record: this machine's, else a typical one of its architecture, else unknown. Nothing is
-    measured. Raises KernsearchError for an op or a backend that is not there."""
+    """On the device of a record: this machine's, else a typical one of its architecture with the rates that are kept or
+    shipped of that device, else unknown. Nothing is measured. Raises KernsearchError for an op or a backend that is not
+    there."""
     backend, key = backends.get(record.plan.backend), record.fingerprint.device
     device = _present(record.plan.backend, key)
-    roof = None
-    if device is not None:
-        roof = ceilings.kept(device) or ceilings.guess(device)
-    elif (nominal := getattr(backend, "compile_only", None)) is not None:
-        try:
+    if device is None and (nominal := getattr(backend, "compile_only", None)) is not None:
+        with suppress(DeviceError):
             device = nominal(record.fingerprint.arch)
-            roof = ceilings.guess(device)
-        except DeviceError:
-            device = None
+    roof = None if device is None else ceilings.kept(key) or ceilings.guess(device)
     return _setting(record.problem, backend, key, device, roof, int(device.threads) if device is not None else 1)
 
 

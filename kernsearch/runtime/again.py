@@ -14,6 +14,7 @@ from ..launch import BASE_BYTES, ArrayView
 from . import plans
 from .device import Bound, DevicePlan
 from .libraries import BY_TYPE, Library
+from .strides import apart
 from .views import canonical
 
 Key = tuple[Any, ...]
@@ -87,7 +88,7 @@ class Asked:
                 return None
         if not ready.plain:
             addresses = [addresses[i] + offset for i, offset in zip(ready.sources, ready.offsets, strict=True)]
-        if self._out is not None and not _apart(ready, addresses):
+        if self._out is not None and not apart(ready.bound.spans, addresses, ready.output, ready.in_place):
             return None
         ready.bound.run(addresses, ready.scalars, library)
         return result
@@ -120,15 +121,3 @@ class Asked:
         offsets = tuple(view.address - addresses[i] for view, i in zip(placed, where, strict=True))
         plain = where == tuple(range(len(addresses))) and not any(offsets)
         plans.remember(self.key, _Ready(bound, where, offsets, output, same, plain, scalars, shape))
-
-
-def _apart(ready: _Ready, placed: Sequence[int]) -> bool:
-    """Is the output apart from all inputs, or just where one is that it may be?"""
-    spans, output = ready.bound.spans, ready.output
-    at = placed[output]
-    first, end = at + spans[output][0], at + spans[output][1]
-    for i, (address, (low, high)) in enumerate(zip(placed, spans, strict=True)):
-        meet = first < address + high and address + low < end
-        if meet and i != output and not (address == at and i in ready.in_place):
-            return False
-    return True

@@ -25,7 +25,7 @@ from ..plan import KernelPlan
 from ..records import lookup
 from . import libraries, plans
 from .libraries import BY_TYPE, Library
-from .strides import check_apart, overlap
+from .strides import apart, check_apart, overlap
 from .views import canonical, span
 
 _LEGACY = 2  # stream handles below this are the legacy default stream's
@@ -51,7 +51,6 @@ class Bound:
         self._go = launcher.run
         self.bytes = launcher.workspace_bytes
         self.spans = tuple(span(view) for view in views)
-        self._inputs = self.spans[:-1]
         self._capture = capture
 
     def run(self, addresses: Sequence[int], scalars: tuple[float, ...], library: Library) -> None:
@@ -65,15 +64,6 @@ class Bound:
         if stream >= _LEGACY and self._capture.active(stream):
             self._capture.keep(stream, block)
         self._go(addresses, scalars, stream, workspace)
-
-    def apart(self, addresses: Sequence[int]) -> bool:
-        """Is the last operand, an output, apart from all others?"""
-        at, (low, high) = addresses[-1], self.spans[-1]
-        first, end = at + low, at + high
-        for address, (low, high) in zip(addresses, self._inputs, strict=False):
-            if first < address + high and address + low < end:
-                return False
-        return True
 
     def _room(self, library: Library) -> tuple[Any, int]:
         try:
@@ -123,7 +113,7 @@ class DevicePlan(plans.CallPlan):
             if ready is not None:
                 bound, shape = ready
                 if out is not None:
-                    if bound.apart(addresses):
+                    if apart(bound.spans, addresses, len(arrays)):
                         bound.run(addresses, self._defaults, library)
                         return out
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -84,6 +84,19 @@ def span(array: np.ndarray) -> tuple[int, int]:
     """(first byte, one past the last) of an array, relative to its address."""
     reach = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
     return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + array.itemsize
+
+
+def apart(
+    spans: Sequence[tuple[int, int]], addresses: Sequence[int], output: int, in_place: Collection[int] = ()
+) -> bool:
+    """Is one of several arrays, an output, apart from all others, or just where one of `in_place` is? Of each array
+    `spans` has the first byte and one past the last, relative to its address."""
+    at = addresses[output]
+    first, end = at + spans[output][0], at + spans[output][1]
+    for i, (address, (low, high)) in enumerate(zip(addresses, spans, strict=True)):
+        if first < address + high and address + low < end and i != output and not (address == at and i in in_place):
+            return False
+    return True
 
 
 def overlap(a: int, span_a: tuple[int, int], b: int, span_b: tuple[int, int]) -> bool:

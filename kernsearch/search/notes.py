@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .. import files
 
 _LONGEST = 2000  # characters of a piece of a note; some databases hold little more
 _LARGEST = 1 << 20  # bytes of a file that is kept
@@ -65,12 +66,7 @@ def keep(folder: Path, text: str) -> None:
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".new-{uuid.uuid4().hex}"
-    try:
-        fresh.write_text(text)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    files.put(path, text)
 
 
 def shortened(text: str) -> str:

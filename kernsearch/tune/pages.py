@@ -6,7 +6,7 @@ They are written between batches and at the end, each time in one transaction, s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import sources
@@ -48,11 +48,13 @@ class Pages:
         """The finalists' pages, and the study's with what the play-off said."""
         numbers = {(p.variant, tuple(sorted(p.config.items()))): p.number for p in self._session.search.finished()}
         known = {numbers[key]: p for c, p in finalists.items() if (key := (c.variant, c.config)) in numbers}
-        pages: dict[int | None, Page] = {None: Page(self._study(told, known))}
-        pages |= {number: self._finalist(passed, played, told) for number, passed in known.items()}
+        note = self._study([told.sentence, "", *_times(played, told.keep, known)])
+        pages: dict[int | None, Page] = {None: Page(note)}
+        pages |= {number: self._finalist(passed, played, told) for number, passed in known.items()
+                  if passed.candidate.name in played.measurements}  # fmt: skip
         self._session.search.annotate(pages)
 
-    def _study(self, told: Verdict | None = None, finalists: Mapping[int, Passed] | None = None) -> str:
+    def _study(self, playoff: Sequence[str] = ()) -> str:
         session = self._session
         lines = [f"# {session.problem.key}", "", f"Device: {session.device.name} (`{session.device.key}`)  ",
                  f"Compiler: {session.toolchain}  ",
@@ -61,9 +63,8 @@ class Pages:
         if best is None or best.seconds is None:
             return "\n".join([*lines, "Nothing is measured yet."])
         lines += ["## Best so far", "", *self._best(best), ""]
-        if told is not None:
-            names = [f"- trial {number}: {p.candidate.name}" for number, p in (finalists or {}).items()]
-            lines += ["## Play-off", "", told.sentence, "", *names, "",
+        if playoff:
+            lines += ["## Play-off", "", *playoff, "",
                       "Notes and files of these are on the pages of their trials.", ""]  # fmt: skip
         if (variant := session.prospects.variants.get(best.variant)) is not None:
             lines += ["## Derivation", "", *_derivation(variant)]
@@ -108,6 +109,21 @@ class Pages:
                     f"flags: {' '.join(kernel.flags)}", f"defines: {defines}",
                     *(f"{key}: {value}" for key, value in built.evidence.items())]  # fmt: skip
             yield f"{number}-compiler.log", shortened("\n".join(said) + "\n")
+
+
+def _times(played: Playoff, kept: str, finalists: Mapping[int, Passed]) -> Iterator[str]:
+    """A row for each finalist by the number of its trial, the fastest first: its time beside that of the one kept."""
+    winner_s = played.measurements[kept].median_s
+    timed = [(played.measurements[name], number, name) for number, passed in finalists.items()
+             if (name := passed.candidate.name) not in played.refused]  # fmt: skip
+    yield from ("| trial | candidate | median | 99 % | of the winner's time |", "| --- | --- | --- | --- | --- |")
+    for measured, number, name in sorted(timed, key=lambda row: row[0].median_s):
+        low, high = measured.ci_s
+        yield (f"| {number} | {name} | {duration(measured.median_s)} | {duration(low)} to {duration(high)} "
+               f"| {measured.median_s / winner_s:.3f} |")  # fmt: skip
+    for number, passed in finalists.items():
+        if (name := passed.candidate.name) in played.refused:
+            yield f"| {number} | {name} | failed while it was timed: {played.refused[name]} | | |"
 
 
 def _derivation(variant: Variant) -> list[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from kernsearch import backends, registry
 from kernsearch.backends import Compiled
+from kernsearch.backends.cuda.machine_code import disassembled
 from kernsearch.candidate import lower
 from kernsearch.derive import Variant, derive
 from kernsearch.errors import CompilerError, Rejected
@@ -59,11 +58,7 @@ def broken(of: Problem, words: str) -> list[str]:
 
 
 def code(cubin: Path) -> list[str]:
-    package = find_spec("nvidia.cu13")
-    assert package is not None and package.submodule_search_locations
-    tool = Path(package.submodule_search_locations[0]) / "bin" / "nvdisasm"
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
-    return [line.strip() for line in done.stdout.splitlines()]
+    return [line.strip() for line in disassembled(cubin, "-c").splitlines()]
 
 
 def innermost(lines: list[str]) -> list[list[str]]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 from collections import Counter
 from functools import cache
-from importlib.util import find_spec
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -18,6 +16,7 @@ from pairwise import cover, pairs
 
 from kernsearch import backends, model, registry
 from kernsearch.backends import Compiled
+from kernsearch.backends.cuda.machine_code import disassembled
 from kernsearch.candidate import lower
 from kernsearch.derive import Variant, derive
 from kernsearch.errors import Rejected
@@ -122,11 +121,8 @@ def good(template: str, dtype: str, arch: str) -> Compiled:
 @cache
 def instructions(cubin: Path) -> Counter[str]:
     """How often each instruction stands in a cubin, without its modifiers."""
-    package = find_spec("nvidia.cu13")
-    assert package is not None and package.submodule_search_locations
-    tool = Path(package.submodule_search_locations[0]) / "bin" / "nvdisasm"
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
-    return Counter(re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9]*)", done.stdout, re.MULTILINE))
+    code = disassembled(cubin, "-c")
+    return Counter(re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9]*)", code, re.MULTILINE))
 
 
 def words(text: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from ...device import Device
 from .. import ceilings as seam
 from . import compiler, pool
+from .device import UNIT_FLAGS
 
 SOURCE = "common/c/ceilings.c"
 PAIRS_SOURCE = "common/c/pair_ceilings.c"
@@ -50,10 +51,6 @@ def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
         "parallel_s": bench.start(threads) if threads > 1 else 0.0,
         "busy": bench.busy,
     }
-
-
-# flags of the compiler for each unit that multiplies pairs of bfloat16
-UNIT_FLAGS = {"avx512_bf16": ("-DKS_AMX=0", "-mavx512bf16"), "amx_bf16": ("-DKS_AMX=1", "-mamx-tile", "-mamx-bf16")}
 
 
 def _pairs(device: Device, unit: str) -> str:

@@ -21,6 +21,10 @@ PAIRS = {
     "avx512_bf16": ({"avx512_bf16"}, "-bf16"),
     "amx_bf16": ({"avx512_bf16", "amx_tile", "amx_bf16"}, "-amx"),
 }
+UNIT_FLAGS = {  # of the compiler, for sources that multiply pairs by the unit
+    "avx512_bf16": ("-DKS_AMX=0", "-mavx512bf16"),
+    "amx_bf16": ("-DKS_AMX=1", "-mamx-tile", "-mamx-bf16"),
+}
 _ARCH_GET_XCOMP_SUPP, _XTILEDATA = 0x1021, 1 << 18  # <asm/prctl.h>: which extended registers the system knows
 _SYS_ARCH_PRCTL = 158  # of x86_64
 # AMD sells many generations as "AMD EPYC": (family, first model, last model)

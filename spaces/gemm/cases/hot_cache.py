@@ -51,4 +51,9 @@ CASE = Case(
     backends=("cpu", "cuda"),
     arms=arms,
     comparisons=comparisons,
+    means={
+        "wins": "the benchmark flatters by {times} times",
+        "tie": "the benchmark is honest",
+        "loses": "the benchmark makes it look {times} times as slow",
+    },
 )

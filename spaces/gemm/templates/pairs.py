@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernsearch.backends.cpu.device import UNIT_FLAGS
 from kernsearch.device import Device
 from kernsearch.space import Config, Constraint, Param, Sizes, covers
 from kernsearch.template import Template, anything, as_, dot, hole
@@ -190,7 +191,7 @@ AMX_PAIRS = Template(
     constraints=(*_AMX_RULES, *_common(split=False)),
     scratch=_scratch(_DEEP, "1"),
     efficiency=tiles_efficiency,
-    flags=("-DKS_AMX=1", "-mamx-tile", "-mamx-bf16"),
+    flags=UNIT_FLAGS["amx_bf16"],
 )
 VECTOR_PAIRS = replace(
     AMX_PAIRS,
@@ -201,7 +202,7 @@ VECTOR_PAIRS = replace(
     knobs=(_KU,),
     constraints=(*_VECTOR_RULES, *_common(split=False)),
     efficiency=vectors_efficiency,
-    flags=("-DKS_AMX=0", "-mavx512bf16"),
+    flags=UNIT_FLAGS["avx512_bf16"],
 )
 
 
