@@ -37,19 +37,18 @@ NEAR = 1.5  # times the best: candidates that are timed in later rounds too
 CHUNK = 64  # candidates whose kernels are loaded at once
 
 
-def explore(session: Session, variants: Sequence[str]) -> bool:
-    """Measure what the study lacks of these variants; False when time ran out first."""
-    if _lacks(session, variants):
+def explore(session: Session) -> bool:
+    """Measure what the study lacks of the session's space; False when time ran out first."""
+    if _lacks(session):
         session.explore()
     print(f"{len(session.search.finished())} candidates, {session.search.counts}", file=sys.stderr)
-    return not _lacks(session, variants)
+    return not _lacks(session)
 
 
-def _lacks(session: Session, variants: Sequence[str]) -> bool:
+def _lacks(session: Session) -> bool:
     done = {Candidate.of(p.variant, p.config) for p in session.search.finished()}
-    spaces = session.search.searched
     return any(Candidate.of(name, config) not in done and session.prospects.unwanted(name, config) is None
-               for name in variants or spaces for config in spaces[name].iterate())  # fmt: skip
+               for name, space in session.search.searched.items() for config in space.iterate())  # fmt: skip
 
 
 def again(session: Session, variants: Sequence[str], looks: Path, rounds: int, seconds: float) -> bool:
@@ -122,12 +121,25 @@ def main() -> None:
     backend, device = backends.resolve("cpu")
     name = f"{args.op}-{args.shape}-{device.key}"
     storage, looks = folder / f"{name}.db", folder / f"{name}.looks.jsonl"
-    request = Request(trials=10**6, timeout=args.seconds, searcher="exhaustive", early_stop=0.0, storage=str(storage))
-    with Session(registry.op(problem.op), problem, backend, device, request, lambda event: None) as session:
-        if not explore(session, variants):
-            print("not all measured yet: run it again")
-            return
-        if not again(session, variants, looks, args.rounds, args.seconds):
+
+    def session(variant: str | None) -> Session:
+        request = Request(
+            trials=10**6,
+            timeout=args.seconds,
+            searcher="exhaustive",
+            early_stop=0.0,
+            storage=str(storage),
+            variant=variant,
+        )
+        return Session(registry.op(problem.op), problem, backend, device, request, lambda event: None)
+
+    for variant in variants or (None,):  # one by one: a run explores one variant, or all
+        with session(variant) as exploring:
+            if not explore(exploring):
+                print("not all measured yet: run it again")
+                return
+    with session(None) as timing:
+        if not again(timing, variants, looks, args.rounds, args.seconds):
             print("not all timed again yet: run it again")
             return
     out = RESULTS / f"recorded-{name}.jsonl.gz"
