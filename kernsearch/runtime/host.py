@@ -260,6 +260,8 @@ def checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> n
 
 def on_host(name: str, array: Any) -> np.ndarray:
     """An argument as a NumPy array. Raises DtypeError for what NumPy cannot read, like PyTorch's bfloat16."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{name} is a masked array, whose mask would have no say: want a plain one")
     try:
         return np.asarray(array)
     except (TypeError, RuntimeError, ValueError) as error:

@@ -228,7 +228,13 @@ def load(
     """
     where = device_of(device)
     problem = registry.problem(op, shape, dtype, backend=where.backend, layout=layout, epilogue=epilogue, **options)
-    return load_problem(problem, where, policy)
+    plan = load_problem(problem, where, policy)
+    if of_calls := [name for name in options if name in plan.plan.scalars]:
+        name = of_calls[0]
+        raise ProblemError(
+            f"{name} {options[name]!r} is of the call, not of the plan: want plan(..., {name}={options[name]!r})"
+        )
+    return plan
 
 
 def load_problem(problem: Problem, device: Device, policy: str = "compatible") -> CallPlan:

@@ -98,7 +98,9 @@ def spelled(shape: tuple[int, ...], options: dict[str, Any]) -> tuple[str, tuple
         kv_heads = int(str(given))
     except ValueError:
         raise errors.ProblemError(f"kv_heads {given!r}: want a whole number") from None
-    if kv_heads < 1 or heads % kv_heads:
+    if kv_heads < 1:
+        raise errors.ProblemError(f"kv_heads {kv_heads}: want at least 1")
+    if heads % kv_heads:
         raise errors.ProblemError(f"kv_heads {kv_heads}: {heads} heads are no multiple of it")
     if kv_heads == heads:
         return "attention", shape, options
@@ -115,9 +117,11 @@ def _check_scale(scale: Any) -> None:
 
 
 def check(problem: Problem) -> None:
-    """Raises ProblemError for an offset without a mask."""
+    """Raises ProblemError for an offset without a mask, or beside the other place of the mask."""
     if problem.option("query_offset") != "none" and problem.option("causal") == "none":
         raise errors.ProblemError("query_offset without causal: want causal=bottom-right, or no offset")
+    if problem.option("query_offset") != "none" and problem.option("causal") == "top-left":
+        raise errors.ProblemError("query_offset beside causal=top-left: want one or the other")
 
 
 def _root(problem: Problem) -> Program:

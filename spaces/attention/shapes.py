@@ -62,6 +62,8 @@ def offset_of(causal: Any, query_offset: Any, queries: int, keys: int) -> int | 
         if query_offset is not None:
             raise ProblemError(f"query_offset {query_offset!r} without causal: want causal=True, or no offset")
         return None
+    if causal == "top-left" and query_offset is not None:
+        raise ProblemError(f"query_offset {query_offset!r} beside causal 'top-left': want one or the other")
     if query_offset is None:
         return 0 if causal == "top-left" else keys - queries
     try:

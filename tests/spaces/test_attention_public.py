@@ -151,6 +151,9 @@ def test_what_does_not_fit_is_a_clear_error():
         (lambda: ks.attention(q, k, v, causal="left"), ProblemError, "causal 'left': want True, False"),
         (lambda: ks.attention(q, k, v, query_offset=1), ProblemError, "without causal"),
         (lambda: ks.attention(q, k, v, causal=True, query_offset=1.5), ProblemError, "want a whole number"),
+        (lambda: ks.attention(q, k, v, causal="top-left", query_offset=1), ProblemError, "beside causal 'top-left'"),
+        (lambda: ks.attention(np.ma.array(q, mask=True), k, v), DtypeError, "q is a masked array"),
+        (lambda: ks.load("attention", shape=(1, 2, 9, 9, 8), scale=0.1), ProblemError, "scale 0.1 is of the call"),
         (lambda: ks.attention(q, k, v, scale="x"), ProblemError, "scale 'x': want a real number"),
         (
             lambda: ks.load("attention", shape=(1, 2, 9, 9, 8), query_offset=1),

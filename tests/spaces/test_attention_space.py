@@ -63,6 +63,7 @@ def test_options_may_be_called_as_in_the_public_function():
         ("2x4x16x32", {}, "want 6 sizes, BxHxQxKxDxE"),
         ("2x4x16x32x64", {"kv_heads": 3}, "kv_heads 3: 4 heads are no multiple of it"),
         ("2x4x16x32x64", {"kv_heads": "some"}, "kv_heads 'some': want a whole number"),
+        ("2x4x16x32x64", {"kv_heads": 0}, "kv_heads 0: want at least 1"),
         ("2x4x16x32x64", {"scale": "big"}, "scale 'big': want a number"),
         ("2x4x16x32x64", {"return_lse": True, "lse": "no"}, "return_lse True beside lse 'no': want one or the other"),
         ("2x4x16x32x64", {"causal": "left"}, "causal 'left': want one of none, bottom-right, top-left"),
@@ -74,9 +75,10 @@ def test_what_makes_no_problem_is_said_in_a_line(shape, options, words):
         registry.problem("attention", shape, **options)
 
 
-def test_an_offset_without_a_mask_is_an_error():
-    of = registry.problem("attention", "1x1x4x4x4", query_offset=2)
-    with pytest.raises(ProblemError, match="query_offset without causal"):
+@pytest.mark.parametrize("causal, words", [("none", "without causal"), ("top-left", "beside causal=top-left")])
+def test_an_offset_without_a_mask_or_beside_another_place_of_it_is_an_error(causal, words):
+    of = registry.problem("attention", "1x1x4x4x4", query_offset=2, causal=causal)
+    with pytest.raises(ProblemError, match=f"query_offset {words}"):
         registry.op("attention").root(of)
 
 
