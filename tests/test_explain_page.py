@@ -54,7 +54,8 @@ def test_a_page_of_a_record_holds_what_is_known_and_loads_nothing(name: str, tmp
 
 def test_predicted_stands_beside_measured_for_every_step(gemm: dict[str, Any]) -> None:
     known = told(gemm)
-    known["steps"][0] |= {"measured_s": 1.25e-3, "measured_in": "search"}
+    known["steps"][0] |= {"predicted_s": 21.8e-3, "measured_s": 1.25e-3, "measured_in": "search"}
+    known["steps"][1] |= {"predicted_s": 21.8e-3, "measured_s": None}
     rows = [line for line in markdown(known, ()).splitlines() if line.startswith("| textbook | contraction")]
     assert len(rows) == 1 and rows[0].endswith("| 21.8 ms | compute | 1.25 ms (a look) |")
     words = [e.text or "" for e in ET.fromstring(pictures(known)["steps.svg"]).iter(f"{SVG}text")]

@@ -58,12 +58,12 @@ def test_a_block_without_outputs_of_its_own_still_helps():
 TWINS = {
     "sums are not rescaled": {"sums.o[r][n][e] *= less, sums.o[r][n][2 + e] *= less;": ";"},
     "the normalizer is not rescaled": {"fmaf(sums.l[r][e], less, sum)": "sums.l[r][e] + sum"},
-    "slabs are not carried to the common maximum": {"o[e] = fmaf(v.x, weight, o[e])": "o[e] += v.x"},
+    "slabs are not carried to the common maximum": {"o[w] = fmaf(v.x, weight, o[w])": "o[w] += v.x"},
     "weights are not turned": {"ks_turn(ks_pair(": "(ks_pair("},
     "padding is counted": {"const bool cut = first + OWN > range.whole;": "const bool cut = false;"},
     "top-left for bottom-right": {"(x.e_k) - (x.e_q)": "0"},
     "keys of another slab": {"ks_at_K(x, i) + range.first * step_k": "ks_at_K(x, i)"},
-    "one warp sends too little": {"ks_send(place + 4, barrier": "if (sender != 1) ks_send(place + 4, barrier"},
+    "one warp sends too little": {"send(room.met + rank": "if (slice != 1) send(room.met + rank"},
     "who ends before what it is sent": {"    ks_barrier_wait(barrier, 0);": ""},
 }
 
@@ -76,7 +76,7 @@ OF_RINGS = {
     "keys of the lap before": {"ask_keys(step + STAGES, slot);": "ks_copy_commit();"},
     "values of the lap before": {"ask_values(step + STAGES, slot);": "ks_copy_commit();"},
     "copies are not waited for": {"ks_copy_wait<2 * STAGES - 1>();": "ks_copy_wait<2 * STAGES>();"},
-    "columns of other lanes": {"place + (8 * r + 2 * t + e) * TURNED + column": "place + (8 * r + 2 * t + e) * TURNED"},
+    "columns of other lanes": {"16 * n + e / 2 * 8 + g] = o[r][n][e]": "16 * n + g] = o[r][n][e]"},
 }
 
 
