@@ -11,9 +11,12 @@ import pytest
 import kernsearch as ks
 from kernsearch import backends, records, registry
 from kernsearch.candidate import Candidate
+from kernsearch.errors import Rejected
 from kernsearch.model import ceilings
 from kernsearch.tune import Event, Request, parse_fix, run
+from kernsearch.tune.compiling import Outcome
 from kernsearch.tune.prospects import Prospects
+from kernsearch.tune.session import Passed, Session
 
 SHAPE = (44, 36, 52)
 QUICK = {"timeout": 15.0, "trials": 6}
@@ -80,6 +83,39 @@ def test_the_winner_beat_the_default_or_is_the_default(home: Path) -> None:
     assert same == result.default_kept
     if not same:
         assert result.record.evidence["speedup"]["ci"][0] > 1
+
+
+def test_who_falls_at_the_thorough_gates_is_not_recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others play again, until one passes; where none does, the search says what it saw."""
+    thoroughly = Session.qualified
+    fallen: list[str] = []
+    heard: list[Event] = []
+
+    def qualified(session: Session, candidate: Candidate, outcome: Outcome) -> Passed:
+        if len(fallen) < 2:
+            fallen.append(candidate.name)
+            raise Rejected("bits change from run to run", gate="correctness")
+        return thoroughly(session, candidate, outcome)
+
+    monkeypatch.setattr(Session, "qualified", qualified)
+    result = run("gemm", shape=SHAPE, listener=heard.append, **QUICK)
+    assert len(set(fallen)) == 2 and Candidate.of(result.record.variant, result.record.config).name not in fallen
+    assert not set(fallen) & set(result.record.evidence["finalists"])
+    assert result.refusals["correctness: bits change from run to run"] == 2
+    said = [event.text for event in heard if event.kind == "note"]
+    assert [f"{name} fell at the end: bits change from run to run" in said for name in fallen] == [True, True]
+
+
+def test_where_nobody_passes_the_thorough_gates_nothing_is_recorded(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def qualified(session: Session, candidate: Candidate, outcome: Outcome) -> Passed:
+        raise Rejected("bits change from run to run", gate="correctness")
+
+    monkeypatch.setattr(Session, "qualified", qualified)
+    with pytest.raises(ks.KernsearchError, match=r"no candidate passed the gates.*bits change from run to run"):
+        run("gemm", shape=SHAPE, timeout=10.0, trials=3)
+    assert not list(home.glob("records/*/*.json"))
 
 
 def test_a_record_keeps_what_its_search_saw(home: Path) -> None:

@@ -147,8 +147,8 @@ class _Rounds:
         turn: dict[str, list[Sample]] = {}
         for name in order:
             turn[name] = self._guarded(name, self.repeat)
-        for name in order:  # one more chance for a turn without a clean sample
-            if turn[name] and not any(s.clean for s in turn[name]):
+        for name in order:  # one more chance for a turn without a clean sample, where clean ones are to be had
+            if turn[name] and not self._futile and not any(s.clean for s in turn[name]):
                 turn[name] = turn[name] + self._guarded(name, self.repeat)
         for name, times in self.times.items():
             samples = turn.get(name, [])
@@ -156,6 +156,12 @@ class _Rounds:
             times.append(median(kept) if kept else math.nan)
             self.clean[name].append(any(s.clean for s in samples))
             self.taken[name] += samples
+
+    @property
+    def _futile(self) -> bool:
+        """The machine is so busy that trying again takes time from the rounds and gives none that is clean."""
+        turns = [clean for found in self.clean.values() for clean in found]
+        return len(turns) >= LOOKS[0] and 2 * sum(turns) < len(turns)
 
     def pairs(self, one: str, other: str) -> list[float]:
         """Log ratios of the rounds both took part in; the clean ones when at least half are."""

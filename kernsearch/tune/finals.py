@@ -1,7 +1,8 @@
 """The end of a tuning run: the near-best candidates meet the default, and what wins is recorded.
 
-Every finalist passes the thorough gates first. The winner is taken only if it beats the default candidate with
-confidence; otherwise the default is, and the result says so.
+The winner is taken only if it beats the default candidate with confidence; otherwise the default is, and the result
+says so. Whichever it is passes the thorough gates then, or the play-off is repeated without it: these gates may take
+seconds, which are better spent on rounds than on candidates that are not recorded.
 """
 
 from __future__ import annotations
@@ -22,34 +23,38 @@ NEAR = 1.10  # finalists are within this of the fastest
 FINALISTS = 5
 BUDGET_SHARE = 0.2  # of the search's timeout, for gates and play-off together
 BUDGET_S = (4.0, 25.0)  # at least, at most
+PLAYING = 0.75  # of that is the play-off's
+ROUNDS = 12  # there are no more finalists than so many rounds have time for
 
 
 def conclude(session: Session) -> Result:
     """Choose and record. Raises NothingSurvived when no candidate passes the thorough gates."""
     low, high = BUDGET_S
     budget = low if session.interrupted else min(high, max(low, BUDGET_SHARE * session.request.timeout))
-    deadline = time.monotonic() + budget
-    finalists = _qualified(session, deadline - budget / 2)
-    if not finalists:
-        raise session.nothing()
-    default = next((c for c in session.predicted if c in finalists), next(iter(finalists)))
-    session.step("play-off")
-    session.bench.conditions()  # of the play-off alone, from here on
-    session.note(f"play-off of {len(finalists)} finalists" if len(finalists) > 1 else "one finalist is left")
-    names = {candidate.name: candidate for candidate in finalists}
-    played = playoff(
-        {name: session.bench.timer(finalists[c].plan, finalists[c].compiled) for name, c in names.items()},
-        incumbent=default.name,
-        order=sorted(names, key=lambda name: (session.prospects.workspace_bytes(names[name]), name)),
-        budget_s=max(low / 2, deadline - time.monotonic()),
-        seed=session.request.seed,
-        policy=session.bench.policy,
-    )
-    told = verdict(played)
+    deadline = time.monotonic() + PLAYING * budget
+    fallen: set[Candidate] = set()
+    while True:
+        finalists = _finalists(session, fallen, PLAYING * budget)
+        if not finalists:
+            raise session.nothing()
+        default = next((c for c in session.predicted if c in finalists), next(iter(finalists)))
+        at_stake = default
+        try:
+            played = _played(session, finalists, default, max(low / 2, deadline - time.monotonic()))
+            conditions = session.bench.conditions()
+            told = verdict(played)
+            at_stake = next(candidate for candidate in finalists if candidate.name == told.keep)
+            session.step("thorough gates")
+            kept = session.qualified(at_stake, finalists[at_stake].compiled)
+            break
+        except Rejected as refusal:
+            session.refuse(refusal)
+            session.note(f"{at_stake.name} fell at the end: {refusal.reason}")
+            fallen.add(at_stake)
     session.note(told.sentence)
-    record = _record(session, finalists[names[told.keep]], default, played, told)
+    record = _record(session, kept, default, played, told, conditions)
     path, recorded = _write(session, record)
-    session.pages.end(finalists, played, told)
+    session.pages.end({**finalists, at_stake: kept}, played, told)
     return Result(
         record=record,
         path=path,
@@ -63,6 +68,22 @@ def conclude(session: Session) -> Result:
     )
 
 
+def _played(session: Session, finalists: dict[Candidate, Passed], default: Candidate, budget_s: float) -> Playoff:
+    """Raises Rejected when the default fails."""
+    session.step("play-off")
+    session.bench.conditions()  # of the play-off alone, from here on
+    session.note(f"play-off of {len(finalists)} finalists" if len(finalists) > 1 else "one finalist is left")
+    names = {candidate.name: candidate for candidate in finalists}
+    return playoff(
+        {name: session.bench.timer(finalists[c].plan, finalists[c].compiled) for name, c in names.items()},
+        incumbent=default.name,
+        order=sorted(names, key=lambda name: (session.prospects.workspace_bytes(names[name]), name)),
+        budget_s=budget_s,
+        seed=session.request.seed,
+        policy=session.bench.policy,
+    )
+
+
 def _contenders(session: Session) -> list[tuple[Candidate, float]]:
     """All measured candidates of this and earlier runs with their seconds: the default first, then the fastest."""
     timed = sorted((p.seconds, p.number, p) for p in session.search.finished() if p.seconds is not None)
@@ -71,29 +92,27 @@ def _contenders(session: Session) -> list[tuple[Candidate, float]]:
     return [(candidate, seconds[candidate]) for candidate in dict.fromkeys(default + list(seconds))]
 
 
-def _qualified(session: Session, deadline: float) -> dict[Candidate, Passed]:
-    """The finalists, gated thoroughly: the default, the fastest, and those near it while there is time. Where some
-    fall, the next ones take their place."""
+def _finalists(session: Session, fallen: set[Candidate], budget_s: float) -> dict[Candidate, Passed]:
+    """The default, the fastest, and those near it, as many as there is time for; those that fell are left out and the
+    next ones take their place. They passed the gates when they were searched: what these found is not kept."""
+    contenders = [(candidate, seconds) for candidate, seconds in _contenders(session) if candidate not in fallen]
+    fastest_s = min((seconds for _, seconds in contenders), default=0.0)
+    most = min(FINALISTS, int(budget_s / (ROUNDS * fastest_s)) - 2) if contenders else 0  # the default plays twice
+    chosen = [candidate for number, (candidate, seconds) in enumerate(contenders)
+              if number < 2 or (number <= most and seconds <= NEAR * fastest_s)]  # fmt: skip
     found: dict[Candidate, Passed] = {}
-    contenders = _contenders(session)
-    near_s = NEAR * min((seconds for _, seconds in contenders), default=0.0)
-    for start in range(0, len(contenders), FINALISTS):
-        batch = contenders[start : start + FINALISTS]
-        outcomes = session.compile([candidate for candidate, _ in batch])
-        for (candidate, seconds), outcome in zip(batch, outcomes, strict=True):
-            late = seconds > near_s or time.monotonic() > deadline
-            if len(found) > FINALISTS or (len(found) >= 2 and late):
-                return found
-            session.step("thorough gates")
-            try:
-                found[candidate] = session.qualified(candidate, outcome)
-            except Rejected as refusal:
-                session.refuse(refusal)
-                session.note(f"{candidate.name} fell at the thorough gates: {refusal.reason}")
-    return found
+    for candidate, outcome in zip(chosen, session.compile(chosen), strict=True):
+        if isinstance(outcome, Rejected):
+            session.refuse(outcome)
+            fallen.add(candidate)
+        else:
+            found[candidate] = Passed(candidate, session.prospects.plan(candidate), outcome, {})
+    return found if found or not chosen else _finalists(session, fallen, budget_s)
 
 
-def _record(session: Session, kept: Passed, default: Candidate, played: Playoff, told: Verdict) -> Record:
+def _record(
+    session: Session, kept: Passed, default: Candidate, played: Playoff, told: Verdict, conditions: dict[str, Any]
+) -> Record:
     measured = Measured.of(played.measurements[told.keep])
     evidence: dict[str, Any] = {
         "compile": [dict(compiled.evidence) for compiled in kept.compiled],
@@ -108,7 +127,7 @@ def _record(session: Session, kept: Passed, default: Candidate, played: Playoff,
     }
     if told.keep == played.winner:
         evidence["tied"] = [name for name in played.tied if name != told.keep]
-    if conditions := session.bench.conditions():
+    if conditions:
         evidence["device"] = conditions
     if told.keep in played.ratios:
         ratio = played.ratios[told.keep]

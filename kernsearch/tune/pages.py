@@ -95,7 +95,9 @@ class Pages:
             lines += ["", f"It takes {ratio.value:.3f} [{ratio.ci[0]:.3f}, {ratio.ci[1]:.3f}] of the default's time."]
         lines += ["", "## Derivation", "", *_derivation(session.prospects.variants[candidate.variant])]
         lines += ["", "## What the compiler said", "", *_table(passed)]
-        lines += ["", "## Gates", "", *(f"- {key}: {_value(value)}" for key, value in sorted(passed.evidence.items()))]
+        if passed.evidence:
+            found = (f"- {key}: {_value(value)}" for key, value in sorted(passed.evidence.items()))
+            lines += ["", "## Thorough gates", "", *found]
         return Page("\n".join(lines), dict(self._files(passed)))
 
     def _files(self, passed: Passed) -> Iterator[tuple[str, str]]:
