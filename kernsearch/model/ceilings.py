@@ -113,10 +113,10 @@ def _measured(backend: backends.Backend, device: Device, module: str) -> dict[st
         return ceilings(device, module)
     own = importlib.import_module(module)
     with Worker(device, **own.worker_options(device)) as worker:
-        return dict(own.measure(device, _Runner(worker)))
+        return dict(own.measure(device, OnWorker(worker)))
 
 
-class _Runner:
+class OnWorker:
     """`backends.ceilings.Runner` over a worker."""
 
     def __init__(self, worker: Worker):

@@ -24,7 +24,7 @@ FINALISTS = 5
 BUDGET_SHARE = 0.2  # of the search's timeout, for gates and play-off together
 BUDGET_S = (4.0, 25.0)  # at least, at most
 PLAYING = 0.75  # of that is the play-off's
-ROUNDS = 12  # there are no more finalists than so many rounds have time for
+ROUNDS = 24  # there are no more finalists than so many rounds have time for
 
 
 def conclude(session: Session) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ...device import Device
@@ -32,10 +33,7 @@ def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
 
     Raises Rejected when a kernel does not compile or run, CompilerError without a compiler.
     """
-    objects = {
-        dtype: str(compiler.build(SOURCE, "ks_ceiling_fma", device, name="ceilings", defines={"KS_DOUBLE": wide}).path)
-        for dtype, wide in (("float32", 0), ("float64", 1))
-    }
+    objects = {dtype: _multiply_adds(device, dtype) for dtype in ("float32", "float64")}
     objects |= {unit: _pairs(device, unit) for unit in UNIT_FLAGS if device.facts.get(unit)}
     bench, threads = _Bench(device, runner, objects), device.threads
     levels = bench.levels()
@@ -51,6 +49,19 @@ def measure(device: Device, runner: seam.Runner) -> dict[str, Any]:
         "parallel_s": bench.start(threads) if threads > 1 else 0.0,
         "busy": bench.busy,
     }
+
+
+def sustained(device: Device, runner: seam.Runner, dtype: str, seconds: float) -> Callable[[], float]:
+    """What runs independent multiply-adds on all threads for about `seconds` and returns their FLOP/s: over so long a
+    time clocks and whoever shares the cores count, which a look of some milliseconds may not meet."""
+    bench = _Bench(device, runner, {dtype: _multiply_adds(device, dtype)})
+    rounds = bench.rounds(dtype, device.threads, seconds)
+    return lambda: bench.rate(dtype, device.threads, rounds, repeats=1)
+
+
+def _multiply_adds(device: Device, dtype: str) -> str:
+    defines = {"KS_DOUBLE": int(dtype == "float64")}
+    return str(compiler.build(SOURCE, "ks_ceiling_fma", device, name="ceilings", defines=defines).path)
 
 
 def _pairs(device: Device, unit: str) -> str:
@@ -86,13 +97,15 @@ class _Bench:
         found["memory"] = self.memory // d.threads
         return {level: max(size // BLOCK, 1) * BLOCK for level, size in found.items()}
 
-    def best(self, entry: str, threads: int, rounds: int, size: int = 0, name: str = "float32") -> float:
-        """Seconds of the fastest run; tried again a few times while the threads had to wait for cores."""
+    def best(
+        self, entry: str, threads: int, rounds: int, size: int = 0, name: str = "float32", repeats: int = REPEATS
+    ) -> float:
+        """Seconds of the fastest run; several are tried again a few times while threads had to wait for cores."""
         buffers = (self.results, self.source, self.target)
         call = seam.Call(self.objects[name], entry, buffers, (rounds, size), threads)
         fastest = math.inf
-        for _ in range(TRIES):
-            samples = self.runner.run(call, REPEATS)
+        for _ in range(TRIES if repeats > 1 else 1):
+            samples = self.runner.run(call, repeats)
             fastest = min(fastest, *(seconds for seconds, _ in samples))
             if any(wait <= max(0.01 * seconds, 1e-4) for seconds, wait in samples):
                 break
@@ -102,15 +115,24 @@ class _Bench:
 
     def flops(self, name: str, threads: int) -> float:
         """FLOP/s of a dtype, or of a unit by its name."""
+        return self.rate(name, threads, self.rounds(name, threads, RUN_S))
+
+    def rounds(self, name: str, threads: int, seconds: float) -> int:
+        """How many rounds of multiply-adds take so long; at least enough to tell."""
+        trial = 10_000
+        return max(trial, round(seconds * self.rate(name, threads, trial) / (threads * self._flops_of_a_round(name))))
+
+    def rate(self, name: str, threads: int, rounds: int, repeats: int = REPEATS) -> float:
+        """FLOP/s over so many rounds."""
         dtype = "float64" if name == "float64" else "float32"
         size = {"float32": 4, "float64": 8}[dtype]
         self.runner.fill(self.results, 128 * self.device.threads // size, dtype, 0.5)  # neither grows nor vanishes
-        vector = CHAINS * 2 * self.device.vector_bytes // size
-        each = {"amx_bf16": TILE_FLOPS, "avx512_bf16": 2 * vector}.get(name, vector)
         entry = "ks_ceiling_pairs" if name in UNIT_FLAGS else "ks_ceiling_fma"
-        trial = 10_000
-        rounds = max(trial, round(trial * RUN_S / self.best(entry, threads, trial, name=name)))
-        return threads * rounds * each / self.best(entry, threads, rounds, name=name)
+        return threads * rounds * self._flops_of_a_round(name) / self.best(entry, threads, rounds, 0, name, repeats)
+
+    def _flops_of_a_round(self, name: str) -> int:
+        vector = CHAINS * 2 * self.device.vector_bytes // (8 if name == "float64" else 4)
+        return {"amx_bf16": TILE_FLOPS, "avx512_bf16": 2 * vector}.get(name, vector)
 
     def read(self, size: int, threads: int) -> float:
         rounds = max(1, round(RUN_S / self.best("ks_ceiling_read", threads, 1, size)))

@@ -136,7 +136,9 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
 
     Two vector multiply-adds and two loads start each cycle, and a sum is ready for its next addend after four. A panel
     of B that exceeds the first level cache comes from the second for each tile, a line in `line_cycles`. What is not
-    the slowest still costs a share. Fitted to a Zen 5; turns of the loop (KU) to a Zen 3 that shares its cores.
+    the slowest still costs a share. Fitted to a Zen 5; turns of the loop (KU) to a Zen 3 that shares its cores, where
+    panels of 1.5 times the first level still found a part of themselves there and longer ones paid, the more the nearer
+    their lines come to all that the second level delivers: half a line a cycle, a whole one with vectors of 64 bytes.
     """
     lanes = _lanes(device, sizes)
     across, m, n = config["NR"] / lanes, sizes["M"], sizes["N"]
@@ -145,7 +147,9 @@ def tile_efficiency(config: Config, device: Device, sizes: Sizes, *, line_cycles
     fetched = line_cycles * across * device.vector_bytes / device.line_bytes if panel > 0.75 * device.l1d_bytes else 0.0
     work = config["MR"] * across / 2
     loads = (config["MR"] + across) / 2
-    cycles = max(work, loads, 4.0, fetched) + 0.15 * loads + 0.05 * fetched
+    lost = max(0.0, 1 - 1.5 * device.l1d_bytes / max(panel, 1))
+    pressed = fetched * min(1.0, 32 / device.vector_bytes)
+    cycles = max(work, loads, 4.0, fetched) + 0.15 * loads + 0.05 * fetched + 0.6 * lost * pressed**2 / work
     down = -(-m // config["MR"]) * config["MR"]
     wide = -(-n // lanes) * lanes
     turns = 1 - 0.03 / config["KU"] - 0.0005 * config["KU"]  # counting and jumping; long bodies
